@@ -1,0 +1,30 @@
+"""Errors meant for a person: one clear line, an exit code, and never a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_SIGINT, EXIT_SIGTERM = 0, 1, 2, 130, 143
+
+
+class MmctlError(Exception):
+    """Something failed that the user should read about in one line (exit 1)."""
+
+    exit_code = EXIT_FAILED
+
+
+class UsageError(MmctlError):
+    """The command, a key or a value is wrong (exit 2). Nothing has been written when it is raised."""
+
+    exit_code = EXIT_USAGE
+
+
+def nearest(name: str, valid: Iterable[str], what: str = "valid") -> str:
+    """Suggestion for a mistyped `name`: '; did you mean "x"?', else the list of valid names (at most 12)."""
+    names = sorted({str(v) for v in valid})
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
+    if close:
+        return f'; did you mean "{close[0]}"?'
+    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"; {what}: {shown}" if names else ""
