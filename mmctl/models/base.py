@@ -1,0 +1,167 @@
+"""What every model has in common: embedding, blocks, classifier, and the laboratory's hooks.
+
+Shape suffixes: B sequences, T tokens, d width, H heads, D head width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mmctl.errors import UsageError
+from mmctl.models.config import ModelConfig
+
+
+def clipped_normal_(weight: Tensor, std: float, generator: torch.Generator | None) -> None:
+    """Gaussian of deviation `std`, truncated at 3 deviations (memory-mosaics.md, section 7)."""
+    if weight.is_meta:
+        return
+    nn.init.trunc_normal_(weight, mean=0.0, std=std, a=-3 * std, b=3 * std, generator=generator)
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight, computed in float32 whatever the autocast dtype, eps 1e-5."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, 1e-5)
+
+
+class SwiGLU(nn.Module):
+    """Persistent memory of v2 and feed-forward of the transformer: W_2(SiLU(W_1 x) * W_3 x), width d'."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.gate_up = nn.Linear(width, 2 * hidden, bias=False)  # W_1 and W_3 as one product
+        self.down = nn.Linear(hidden, width, bias=False)  # W_2
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).split(self.hidden, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+class Model(nn.Module):
+    """A sequence model: tokens (B, T) to logits (B, T, V). Subclasses give the blocks and their initialisation."""
+
+    Config: ClassVar[type[ModelConfig]] = ModelConfig
+    has_long_term: ClassVar[bool] = False
+
+    def __init__(self, config: ModelConfig, vocabulary: int, length: int) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = vocabulary
+        self.length = length
+        self.embedding = nn.Embedding(vocabulary, config.width)
+        self.blocks = nn.ModuleList()
+        self.norm: nn.Module = RMSNorm(config.width)
+        self.classifier = nn.Linear(config.width, vocabulary, bias=False)
+        self.long_term_removed = False
+        self.delay_override: int | None = None
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        *,
+        documents: Tensor | None = None,
+        delay: int | None = None,
+        labelled: Tensor | None = None,
+    ) -> Tensor:
+        """Logits (B, T, V), or (N, V) at the N positions where `labelled` (B, T) is true, in row order.
+
+        documents: (B, T) non-decreasing int32 ids; nothing is read across a boundary. delay: this training step's m;
+        None reads with the model's m at inference. Models without long-term memory ignore it.
+        """
+        x = self.hidden(tokens_BT, documents=documents, delay=delay)
+        if labelled is not None:
+            x = x[labelled]
+        return self.classifier(self.norm(x))
+
+    def hidden(self, tokens_BT: Tensor, *, documents: Tensor | None = None, delay: int | None = None) -> Tensor:
+        """Residual stream (B, T, d) after the last block, before the final norm."""
+        context = self.context(tokens_BT, documents, delay)
+        x = self.embedding(tokens_BT)
+        for block in self.blocks:
+            x = block(x, context)
+        return x
+
+    def context(self, tokens_BT: Tensor, documents: Tensor | None, delay: int | None) -> dict[str, Any]:
+        """What all blocks share in one pass: documents, this pass's m, masks, rotations."""
+        if delay is None:
+            delay = self.delay_override or getattr(self.config, "inference_delay", None)
+        return {"documents": documents, "delay": delay, "remove_long_term": self.long_term_removed}
+
+    def sample_delay(self, generator: np.random.Generator) -> int | None:
+        """This training step's m, the same for every layer; None for a model without long-term memory."""
+        config = self.config
+        if not self.has_long_term or not hasattr(config, "delay_min"):
+            return None
+        if config.long_term_mask == "fixed":
+            return int(config.delay_min)
+        return int(generator.integers(config.delay_min, config.delay_max + 1))
+
+    @contextlib.contextmanager
+    def evaluation_changes(self, *, remove_long_term: bool = False, delay: int | None = None) -> Iterator[None]:
+        """Evaluation-time ablations, undone on leaving: drop the long-term memories' outputs, read with another m."""
+        asked = "remove-long-term" if remove_long_term else f"m={delay}"
+        if (remove_long_term or delay is not None) and not self.has_long_term:
+            raise UsageError(f'{asked}: model "{self.config.name}" has no long-term memory to change')
+        if remove_long_term and not getattr(self.config, "short_term", True):
+            raise UsageError(f"{asked}: the model has only long-term memory; nothing would be left")
+        if delay is not None and delay < 1:
+            raise UsageError(f"m={delay}: expected a whole number of at least 1")
+        before = self.long_term_removed, self.delay_override
+        self.long_term_removed, self.delay_override = remove_long_term, delay
+        try:
+            yield
+        finally:
+            self.long_term_removed, self.delay_override = before
+
+    @torch.no_grad()
+    def last_query_weights(self, tokens_BT: Tensor) -> dict[str, Tensor]:
+        """Attention (B, H, T) of the last query on every position, per "layerL/memory", by the model's own operations.
+
+        Reading one-hot values instead of the stored ones makes an operation's output its weights.
+        """
+        context = self.context(tokens_BT, None, None)
+        x = self.embedding(tokens_BT)
+        weights: dict[str, Tensor] = {}
+        for layer, block in enumerate(self.blocks):
+            for memory, w in block.last_query_weights(x, context).items():
+                weights[f"layer{layer}/{memory}"] = w
+            x = block(x, context)
+        return weights
+
+    def diagnostics(self) -> dict[str, float]:
+        """Learned quantities worth a curve, such as the bandwidth's alpha."""
+        return {}
+
+    def parameter_count(self) -> int:
+        """Number of distinct trained scalars."""
+        return sum(p.numel() for p in self.parameters())
+
+    def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        """AdamW groups: only matrices decay (memory-mosaics.md, section 7)."""
+        decayed = [p for p in self.parameters() if p.dim() >= 2 and p.shape[-2:] != (1, 1)]
+        kept = [p for p in self.parameters() if not (p.dim() >= 2 and p.shape[-2:] != (1, 1))]
+        return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+
+
+def block_std(width: int, layer: int) -> float:
+    """1 / sqrt(2 width (l + 1)), l from 0: the paper's deviation inside block l (Table 6)."""
+    return 1.0 / math.sqrt(2 * width * (layer + 1))
+
+
+def one_hot_values(batch: int, heads: int, length: int, like: Tensor) -> Tensor:
+    """Values (B, H, T, T) whose read-out is the attention weights themselves."""
+    return torch.eye(length, device=like.device, dtype=like.dtype).expand(batch, heads, length, length)

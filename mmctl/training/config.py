@@ -1,0 +1,61 @@
+"""Configuration of the training loop (recipe: memory mosaics v2, Table 6 and appendix C)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mmctl.models.config import expect, one_of
+
+
+@dataclass
+class TrainingConfig:
+    """AdamW with warm-up and cosine decay; the numbers of steps and rates belong to a scale, so presets give them."""
+
+    steps: int = 500
+    """Optimiser steps."""
+    learning_rate: float = 3e-3
+    """Peak learning rate."""
+    final_fraction: float = 0.01
+    """The cosine ends at this fraction of the peak (1/100 in the paper)."""
+    warmup: int = 50
+    """Steps of linear warm-up (2000 in the paper)."""
+    weight_decay: float = 0.1
+    """AdamW weight decay, on matrices only."""
+    beta1: float = 0.9
+    """AdamW beta_1."""
+    beta2: float = 0.95
+    """AdamW beta_2."""
+    clip: float = 1.0
+    """Largest norm of the gradient over all parameters; 0 leaves it alone."""
+    accumulation: int = 1
+    """Parts a step's batch is cut into; their gradients add up to the whole batch's, so only memory and rounding change."""
+    precision: str = "auto"
+    """float32, bf16 (autocast for the matrix products), or auto: bf16 on CUDA and on CPUs with bf16 matrix units when
+    d >= 128 (below that the casts cost more than the products), else float32. The choice made is what config.yaml and
+    the identity record."""
+    threads: int = 1
+    """CPU threads of this run. Part of the run, so that --jobs cannot change a sum's order and with it a result."""
+    evaluate_every: int = 0
+    """Steps between held-out losses during training; 0: only at the end."""
+
+    def validate(self) -> None:
+        for key in ("steps", "accumulation", "threads"):
+            expect(getattr(self, key) >= 1, f"training.{key}={getattr(self, key)}: expected a whole number of at least 1")
+        for key in ("warmup", "evaluate_every", "weight_decay", "clip", "final_fraction"):
+            expect(getattr(self, key) >= 0, f"training.{key}={getattr(self, key)}: expected at least 0")
+        for key in ("beta1", "beta2"):
+            expect(0 <= getattr(self, key) < 1, f"training.{key}={getattr(self, key)}: expected a number in [0, 1)")
+        expect(self.learning_rate > 0, f"training.learning_rate={self.learning_rate}: expected more than 0")
+        one_of("training.precision", self.precision, ("auto", "float32", "bf16"))
+
+    def resolve(self, device: str, width: int) -> None:
+        """Replace precision=auto by what this machine takes, before anything is recorded or hashed."""
+        if self.precision != "auto":
+            return
+        import torch
+
+        if device.startswith("cuda"):
+            self.precision = "bf16"
+        else:
+            units = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
+            self.precision = "bf16" if units and width >= 128 else "float32"

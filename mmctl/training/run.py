@@ -1,0 +1,212 @@
+"""One run from configuration to finished folder: find or create, resume or skip, train, evaluate, record."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mmctl.config import Config, identity
+from mmctl.errors import EXIT_DONE, EXIT_FAILED, MmctlError, UsageError
+from mmctl.runs import Mirror, RunFolder
+from mmctl.training.progress import Listener, Progress, silent
+
+if TYPE_CHECKING:
+    from mmctl.models.base import Model
+
+
+@dataclass
+class Outcome:
+    """How a run ended: its state, folder, reason (one line), and whether nothing had to be done."""
+
+    state: str
+    path: Path
+    reason: str | None = None
+    skipped: bool = False
+    exit_code: int = EXIT_DONE
+    warnings: list[str] = field(default_factory=list)
+
+
+def pick_device(wanted: str) -> str:
+    """cpu or cuda:N for operation.device. UsageError when that device is not there."""
+    import torch
+
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted.startswith("cuda"):
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        index = int(wanted.partition(":")[2] or 0)
+        if index >= count:
+            found = f"torch sees {count} CUDA devices" if count else "torch sees no CUDA device"
+            raise UsageError(f'operation.device="{wanted}": {found}; expected cpu or auto')
+    return wanted
+
+
+def load_model(run: RunFolder, device: str = "cpu", step: int | None = None) -> tuple[Model, Config]:
+    """The model of a run's checkpoint (the last good one), in evaluation mode. MmctlError when there is none."""
+    from mmctl import models
+
+    config = run.config()
+    payload = run.load_checkpoint(step, map_location=device)
+    model = models.build(config).to(device)
+    model.load_state_dict(payload["tensors"]["model"])
+    return model.eval(), config
+
+
+def execute(
+    config: Config,
+    root: Path,
+    *,
+    overrides: Sequence[str] = (),
+    parent_run_id: str | None = None,
+    listener: Listener = silent,
+    tags: dict[str, str] | None = None,
+) -> Outcome:
+    """Do what is missing of this run, and say how it ended. Only usage errors are raised."""
+    config.validate()
+    run = RunFolder.locate(root, config)
+    if run is not None and run.finished and not _missing_suites(run, config):
+        return Outcome("finished", run.path, skipped=True)
+    device = pick_device(config.operation.device)
+    run = run or RunFolder.create(root, config, overrides)
+    with run.lock():
+        if run.finished:
+            if not _missing_suites(run, config):
+                return Outcome("finished", run.path, skipped=True)
+            return _guarded(run, config, lambda: _evaluate(run, config, device, listener, _mirror(run, config, None, None)))
+        mirror = _mirror(run, config, parent_run_id, tags)
+        return _guarded(run, config, lambda: _train(run, config, device, listener, mirror), mirror)
+
+
+def _mirror(run: RunFolder, config: Config, parent_run_id: str | None, tags: dict[str, str] | None) -> Mirror | None:
+    if not config.operation.mlflow:
+        return None
+    return Mirror.start(run, parent_run_id=parent_run_id, tags=tags)
+
+
+def _guarded(run: RunFolder, config: Config, work: Any, mirror: Mirror | None = None) -> Outcome:
+    """Turn every way of ending into a recorded state."""
+    from mmctl.training.loop import Diverged, Interrupted
+
+    try:
+        work()
+        state, reason, code = "finished", None, EXIT_DONE
+    except Interrupted as stop:
+        state, reason, code = "interrupted", str(stop), 128 + stop.signal
+    except KeyboardInterrupt:
+        state, reason, code = "interrupted", "stopped before the step was saved", 130
+    except Diverged as error:
+        state, reason, code = "diverged", str(error), EXIT_FAILED
+    except (MmctlError, OSError) as error:
+        state, reason, code = "failed", str(error).splitlines()[0] if str(error) else type(error).__name__, EXIT_FAILED
+        run.log(traceback.format_exc())
+    except Exception as error:
+        first = str(error).splitlines()[0] if str(error) else ""
+        state, reason, code = "failed", f"{type(error).__name__}: {first}", EXIT_FAILED
+        run.log(traceback.format_exc())
+    run.set_state(state, reason)
+    if mirror is not None:
+        mirror.finish(state, reason)
+    return Outcome(state, run.path, reason, exit_code=code)
+
+
+def _train(run: RunFolder, config: Config, device: str, listener: Listener, mirror: Mirror | None) -> None:
+    import torch
+
+    from mmctl import models
+    from mmctl.models import flops
+    from mmctl.runs.preflight import check
+    from mmctl.training import loop
+
+    torch.set_num_threads(config.training.threads)
+    place = torch.device(device)
+    if place.type == "cuda":
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    model = models.build(config).to(place)
+    check(run.path, parameters=model.parameter_count(), keep=config.operation.keep)
+    vocabulary, length = config.data.vocabulary, config.data.length
+    executed = flops.flops_per_token(config.model, vocabulary, length, "executed")
+    resume = None
+    if run.latest_checkpoint() is not None:
+        resume = run.load_checkpoint(map_location=device)
+        run.truncate_metrics(resume["state"]["step"])
+        print(f"{run.label}: resuming from step {resume['state']['step']}", file=sys.stderr)
+    else:
+        run.truncate_metrics(0)
+    run.set_state("running", device=device)
+
+    def metrics(step: int, values: dict[str, float]) -> None:
+        run.append_metrics(step, values)
+        run.heartbeat(step)
+        if mirror is not None:
+            mirror.log(step, values)
+
+    hooks = loop.Hooks(metrics, lambda step, payload: run.save_checkpoint(step, payload), listener, run.label)
+    outcome = loop.train(model, config, place, hooks, resume, executed)
+    interrupted = outcome.pop("interrupted")
+    result = {
+        **outcome,
+        "parameters": model.parameter_count(),
+        "flops_per_token/executed": executed,
+        "flops_per_token/published": flops.flops_per_token(config.model, vocabulary, length, "published"),
+        "diagnostics": model.diagnostics(),
+        "identity": identity(config),
+        "seed": config.seed,
+        "device": device,
+        "versions": versions(),
+    }
+    if interrupted:
+        # The last step is saved; the evaluations and result.json are made on the next start.
+        raise loop.Interrupted(interrupted)
+    _evaluate(run, config, device, listener, mirror, model)
+    run.write_result(result)
+    if mirror is not None:
+        scalars = {f"result/{k}": float(v) for k, v in result.items() if isinstance(v, int | float) and k != "seed"}
+        mirror.log(config.training.steps, scalars)
+        mirror.artifacts([run.path / "config.yaml", run.path / "result.json"])
+
+
+def _missing_suites(run: RunFolder, config: Config) -> list[str]:
+    from mmctl.evaluation import file_stem, same_settings, wanted_suites
+
+    return [
+        suite
+        for suite in wanted_suites(config)
+        if not same_settings(run.evaluation(file_stem(suite, False, None)), config)
+    ]
+
+
+def _evaluate(
+    run: RunFolder, config: Config, device: str, listener: Listener, mirror: Mirror | None, model: Model | None = None
+) -> None:
+    """Evaluate the suites that are missing, or made with other settings, and record them."""
+    import torch
+
+    from mmctl.evaluation import evaluate, file_stem
+
+    missing = _missing_suites(run, config)
+    if missing and model is None:
+        torch.set_num_threads(config.training.threads)
+        model, _ = load_model(run, device)
+    for number, suite in enumerate(missing, 1):
+        listener(Progress(run.label, f"evaluating {suite}", number, len(missing)))
+        scores = evaluate(model, config, suite, device=device)
+        run.write_evaluation(file_stem(suite, False, None), scores)
+        if mirror is not None:
+            values = {f"{suite}/{k}": s["value"] for k, s in scores["scores"].items()}
+            mirror.log(config.training.steps, values)
+
+
+def versions() -> dict[str, str]:
+    """Versions that a number depends on."""
+    import platform
+
+    import numpy
+    import torch
+
+    from mmctl import __version__
+
+    return {"mmctl": __version__, "torch": torch.__version__, "numpy": numpy.__version__, "python": platform.python_version()}
