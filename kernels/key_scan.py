@@ -1,0 +1,155 @@
+"""The key extractor's recurrence and normalisation: `key_scan`."""
+
+from __future__ import annotations
+
+import torch
+
+from . import scan_native as native
+from .attention_native import unfold
+from .checks import check_documents, check_float, check_parameter, check_tensor, parameter_dtype
+from .dispatch import choose_path
+from .reference import key_scan_reference
+
+State = tuple[torch.Tensor, torch.Tensor]
+
+
+def key_scan(
+    x: torch.Tensor,
+    log_gate: torch.Tensor,
+    log_decay: torch.Tensor,
+    *,
+    documents: torch.Tensor | None = None,
+    state: State | None = None,
+    return_state: bool = False,
+    path: str = "auto",
+) -> torch.Tensor | tuple[torch.Tensor, State]:
+    """Unit keys of the gated leaky sum: kbar_t = g_t x_t + lambda_t kbar_{t-1}, k_t = kbar_t / ||kbar_t||.
+
+    g = exp(log_gate) and lambda = exp(log_decay) are one scalar per head and step (Memory Mosaics v2,
+    arXiv 2507.03285; memory-mosaics.md, section 2). The fixed extractor of v1 is log_gate = 0 and log_decay = log
+    lambda, expanded to (B, H, T). Computed in log space, so no gate is too large. A zero kbar gives a zero key
+    and zero gradients; there is no other epsilon.
+
+    Differentiable in x, log_gate, log_decay and the state. The returned maximum is a choice of scale and
+    carries no gradient: all of it flows through the returned sum.
+
+    Args:
+        x: (B, H, T, D) inputs; float32, bfloat16, float16 or float64. May be a strided view.
+        log_gate: (B, H, T), float32 (float64 beside float64 x).
+        log_decay: (B, H, T), <= 0 (not checked), dtype of log_gate.
+        documents: (B, T) int32 or int64 ids, non-decreasing (not checked); the sum restarts where the id changes.
+        state: (sum (B, H, D), maximum (B, H)), dtype of log_gate, as returned by an earlier call: kbar before the
+            first position is sum * exp(maximum). With documents, it belongs to the first position's document.
+        return_state: return the state after the last position too.
+        path: "auto", "triton", "native" or "reference" (float64, dense, for tests).
+
+    Returns:
+        keys (B, H, T, D) in the dtype of x, or (keys, state).
+
+    Raises:
+        ValueError: naming the argument, for wrong shapes, dtypes or devices.
+    """
+    check_tensor("x", x, "B H T D")
+    check_float("x", x)
+    batch, heads, length, width = x.shape
+    if length < 1:
+        raise ValueError("x: needs at least one position")
+    check_parameter("log_gate", log_gate, (batch, heads, length), "x", x)
+    check_parameter("log_decay", log_decay, (batch, heads, length), "x", x)
+    check_documents(documents, batch, length, "x", x)
+    if state is not None:
+        if not isinstance(state, (tuple, list)) or len(state) != 2:
+            raise ValueError("state: expected the pair (sum, maximum)")
+        check_parameter("state: sum", state[0], (batch, heads, width), "x", x)
+        check_parameter("state: maximum", state[1], (batch, heads), "x", x)
+    if choose_path(path, "key_scan", x) == "reference":
+        keys, carried, maximum = key_scan_reference(x, log_gate, log_decay, documents=documents, state=state)
+    else:
+        carried, maximum = (None, None) if state is None else state
+        keys, carried, maximum, _, _ = key_scan_op(x, log_gate, log_decay, documents, carried, maximum)
+    return (keys, (carried, maximum)) if return_state else keys
+
+
+@torch.library.custom_op("mmctl::key_scan", mutates_args=())
+def key_scan_op(
+    x: torch.Tensor,
+    log_gate: torch.Tensor,
+    log_decay: torch.Tensor,
+    documents: torch.Tensor | None,
+    carried: torch.Tensor | None,
+    maximum: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Native path as one operator: keys, the state after the last position, and what the backward keeps."""
+    with torch.autocast(x.device.type, enabled=False):
+        return native.forward(x, log_gate, log_decay, documents, carried, maximum)
+
+
+def _folded_like(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    batch, heads, *rest = shape
+    return unfold(tensor.new_empty((batch * heads, *rest), dtype=dtype), batch, heads, True)
+
+
+@key_scan_op.register_fake
+def _(x, log_gate, log_decay, documents, carried, maximum):
+    batch, heads, length, width = x.shape
+    work = parameter_dtype(x.dtype)
+    return (
+        _folded_like(x, x.shape, x.dtype),
+        _folded_like(x, (batch, heads, width), work),
+        _folded_like(x, (batch, heads), work),
+        _folded_like(x, (batch, heads, length), work),
+        x.new_empty(0, dtype=work) if x.dtype == work else _folded_like(x, x.shape, work),
+    )
+
+
+@torch.library.custom_op("mmctl::key_scan_backward", mutates_args=())
+def key_scan_backward_op(
+    grad_keys: torch.Tensor | None,
+    grad_sum: torch.Tensor | None,
+    x: torch.Tensor,
+    log_gate: torch.Tensor,
+    log_decay: torch.Tensor,
+    documents: torch.Tensor | None,
+    carried: torch.Tensor | None,
+    maximum: torch.Tensor | None,
+    keys: torch.Tensor,
+    state_sum: torch.Tensor,
+    norms: torch.Tensor,
+    y: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x, log_gate, log_decay, carried sum, carried maximum."""
+    with torch.autocast(x.device.type, enabled=False):
+        return native.backward(
+            grad_keys, grad_sum, x, log_gate, log_decay, documents, carried, maximum, keys, state_sum, norms, y
+        )
+
+
+@key_scan_backward_op.register_fake
+def _(grad_keys, grad_sum, x, log_gate, log_decay, documents, carried, maximum, keys, state_sum, norms, y):
+    batch, heads, _, width = x.shape
+    work = parameter_dtype(x.dtype)
+    gates = tuple(_folded_like(x, log_gate.shape, work) for _ in range(2))
+    if carried is None:
+        states = (x.new_empty(0, dtype=work), x.new_empty(0, dtype=work))
+    else:
+        states = (_folded_like(x, (batch, heads, width), work), _folded_like(x, (batch, heads), work))
+    return _folded_like(x, x.shape, x.dtype), *gates, *states
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    keys, state_sum, _, norms, y = output
+    ctx.save_for_backward(*inputs, keys, state_sum, norms, y)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx, grad_keys, grad_sum, grad_maximum, grad_norms, grad_y):
+    carried = ctx.saved_tensors[4]
+    if grad_keys is None and grad_sum is None:
+        return (None,) * 6
+    grad_x, grad_gate, grad_decay, grad_carried, grad_top = key_scan_backward_op(
+        grad_keys, grad_sum, *ctx.saved_tensors
+    )
+    return grad_x, grad_gate, grad_decay, None, *((None, None) if carried is None else (grad_carried, grad_top))
+
+
+key_scan_op.register_autograd(_backward, setup_context=_setup_context)

@@ -1,0 +1,185 @@
+"""The associative read of a memory: `memory_attention`."""
+
+from __future__ import annotations
+
+import torch
+
+from . import attention_native as native
+from .checks import check_documents, check_float, check_like, check_parameter, check_shape, check_tensor
+from .dispatch import choose_path
+from .reference import memory_attention_reference
+
+Bandwidth = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def memory_attention(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    bandwidth: Bandwidth,
+    *,
+    window: int | None = None,
+    delay: int | None = None,
+    documents: torch.Tensor | None = None,
+    query: torch.Tensor | None = None,
+    query_offset: int = 0,
+    path: str = "auto",
+) -> torch.Tensor:
+    """Read a memory at every position: f(k_t) = sum_i softmax_i(beta_t k_t . k_i) v_i.
+
+    The sum runs over the pairs visible at t, inside t's document: the ``window`` = h pairs t-h .. t-1
+    (short-term memory) or the pairs 0 .. t-m with ``delay`` = m (long-term memory). The bandwidth is
+    beta_t = beta1 n_t^alpha + beta0, n_t being the number of visible pairs (memory-mosaics.md, sections 1, 4
+    and 5; Memory Mosaics v2, arXiv 2507.03285). A read that sees no pair returns exactly 0 and passes exactly
+    zero gradients.
+
+    Differentiable in keys, values, query and the three parameters of the bandwidth. Preconditions that are not
+    checked: keys and query are unit vectors, and document ids do not decrease along a sequence.
+
+    Args:
+        keys: (B, H, T, D) unit vectors; float32, bfloat16, float16 or float64.
+        values: (B, H, T, Dv), dtype of the keys.
+        bandwidth: (beta0, beta1, alpha), each (H,), float32 (float64 beside float64 keys), in final form:
+            beta0 >= 0, beta1 >= 0, 0 <= alpha <= 1.
+        window: h >= 1, number of most recent pairs a read sees. Exactly one of window and delay is given.
+        delay: m >= 1, distance in tokens from a read to the newest pair it sees.
+        documents: (B, T) int32 or int64 ids, or None for one document a sequence. When ``query`` stands past the
+            stored pairs, ids for the positions up to the last query are needed: (B, query_offset + Tq).
+        query: (B, H, Tq, D) unit vectors that read instead of the keys themselves (decoding), or None.
+        query_offset: position of the first query among the stored pairs, in tokens.
+        path: "auto", "triton", "native" or "reference" (float64, dense, for tests).
+
+    Returns:
+        (B, H, Tq, Dv) in the dtype of the keys; Tq = T without ``query``.
+
+    Raises:
+        ValueError: naming the argument, for wrong shapes, dtypes or devices, for a window or delay below 1, and
+            for both or neither of them.
+    """
+    check_arguments(keys, values, bandwidth, window, delay, documents, query, query_offset)
+    h = 0 if window is None else window
+    m = 0 if delay is None else delay
+    beta0, beta1, alpha = bandwidth
+    if choose_path(path, "memory_attention", keys) == "reference":
+        return memory_attention_reference(
+            keys,
+            values,
+            bandwidth,
+            window=h,
+            delay=m,
+            documents=documents,
+            query=query,
+            query_offset=query_offset,
+        )
+    return memory_attention_op(keys, values, beta0, beta1, alpha, documents, query, h, m, query_offset)
+
+
+def check_arguments(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    bandwidth: Bandwidth,
+    window: int | None,
+    delay: int | None,
+    documents: torch.Tensor | None,
+    query: torch.Tensor | None,
+    query_offset: int,
+) -> None:
+    """Raise a ``ValueError`` that names the first wrong argument."""
+    check_tensor("keys", keys, "B H T D")
+    check_float("keys", keys)
+    batch, heads, length, width = keys.shape
+    check_tensor("values", values, "B H T Dv")
+    check_shape("values", values, (batch, heads, length, values.shape[-1]))
+    check_like("values", values, "keys", keys)
+    if not isinstance(bandwidth, (tuple, list)) or len(bandwidth) != 3:
+        raise ValueError("bandwidth: expected the triple (beta0, beta1, alpha)")
+    for name, parameter in zip(("beta0", "beta1", "alpha"), bandwidth, strict=True):
+        check_parameter(f"bandwidth: {name}", parameter, (heads,), "keys", keys)
+    if (window is None) == (delay is None):
+        raise ValueError("window, delay: exactly one of the two must be given")
+    if window is not None and window < 1:
+        raise ValueError(f"window: must be at least 1, got {window}")
+    if delay is not None and delay < 1:
+        raise ValueError(f"delay: must be at least 1, got {delay}")
+    reach = length
+    if query is not None:
+        check_tensor("query", query, "B H Tq D")
+        check_shape("query", query, (batch, heads, query.shape[2], width))
+        check_like("query", query, "keys", keys)
+        if query_offset < 0:
+            raise ValueError(f"query_offset: must be at least 0, got {query_offset}")
+        reach = max(length, query_offset + query.shape[2])
+    elif query_offset != 0:
+        raise ValueError("query_offset: needs query")
+    check_documents(documents, batch, reach, "keys", keys)
+
+
+@torch.library.custom_op("mmctl::memory_attention", mutates_args=())
+def memory_attention_op(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    beta0: torch.Tensor,
+    beta1: torch.Tensor,
+    alpha: torch.Tensor,
+    documents: torch.Tensor | None,
+    query: torch.Tensor | None,
+    window: int,
+    delay: int,
+    query_offset: int,
+) -> torch.Tensor:
+    """Native path as one operator; ``window`` or ``delay`` is 0 where the other rules."""
+    with torch.autocast(keys.device.type, enabled=False):
+        return native.forward(keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset)
+
+
+@memory_attention_op.register_fake
+def _(keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset):
+    batch, heads, length, _ = keys.shape
+    rows = length if query is None else query.shape[2]
+    return keys.new_empty((batch, rows, heads, values.shape[-1])).transpose(1, 2)
+
+
+@torch.library.custom_op("mmctl::memory_attention_backward", mutates_args=())
+def memory_attention_backward_op(
+    grad: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    beta0: torch.Tensor,
+    beta1: torch.Tensor,
+    alpha: torch.Tensor,
+    documents: torch.Tensor | None,
+    query: torch.Tensor | None,
+    window: int,
+    delay: int,
+    query_offset: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of keys, values, beta0, beta1, alpha, query."""
+    with torch.autocast(keys.device.type, enabled=False):
+        return native.backward(grad, keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset)
+
+
+@memory_attention_backward_op.register_fake
+def _(grad, keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset):
+    by_head = native.head_major(keys)
+
+    def folded(tensor: torch.Tensor) -> torch.Tensor:
+        batch, heads, *rest = tensor.shape
+        return native.unfold(tensor.new_empty((batch * heads, *rest)), batch, heads, by_head)
+
+    grad_query = keys.new_empty(0) if query is None else folded(query)
+    parameters = (torch.empty_like(beta0), torch.empty_like(beta1), torch.empty_like(alpha))
+    return folded(keys), folded(values), *parameters, grad_query
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset = inputs
+    ctx.save_for_backward(keys, values, beta0, beta1, alpha, documents, query)
+    ctx.span = (window, delay, query_offset)
+
+
+def _backward(ctx, grad):
+    tensors = ctx.saved_tensors
+    *grads, grad_query = memory_attention_backward_op(grad, *tensors, *ctx.span)
+    return *grads, None, None if tensors[-1] is None else grad_query, None, None, None
+
+
+memory_attention_op.register_autograd(_backward, setup_context=_setup_context)

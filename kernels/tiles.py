@@ -1,0 +1,31 @@
+"""How the native path cuts its work: query blocks of `memory_attention`, chunks of `key_scan`. Torch-free.
+
+Kept apart from the arithmetic so that the FLOP formulas count exactly the tiles that are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+LONG_TERM_ROWS = 64
+SHORT_TERM_ROWS = 64
+SCAN_CHUNK = 16
+
+
+def query_blocks(rows: int, length: int, offset: int, window: int, delay: int) -> Iterator[tuple[int, int, int, int]]:
+    """Tiles (row, row end, pair, pair end) that cover every visible pair.
+
+    Rows are counted from the first query, which stands at position ``offset``; ``length`` pairs are stored.
+    Reads before the first visible pair (t < 1 short-term, t < m long-term) are in no tile, so the diagonal is
+    aligned with the tiles for every delay.
+    """
+    reach = 1 if window > 0 else delay
+    size = SHORT_TERM_ROWS if window > 0 else LONG_TERM_ROWS
+    row = max(0, reach - offset)
+    while row < rows:
+        row_end = min(row + size, rows)
+        pair_end = min(length, offset + row_end - reach)
+        pair = max(0, offset + row - window) if window > 0 else 0
+        if pair < pair_end:
+            yield row, row_end, pair, pair_end
+        row = row_end
