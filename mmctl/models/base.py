@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from mmctl.errors import UsageError
 from mmctl.models.config import ModelConfig
+from mmctl.models.flops import Ask, Cost
 
 
 def clipped_normal_(weight: Tensor, std: float, generator: torch.Generator | None) -> None:
@@ -56,6 +57,14 @@ class Model(nn.Module):
 
     Config: ClassVar[type[ModelConfig]] = ModelConfig
     has_long_term: ClassVar[bool] = False
+
+    @staticmethod
+    def costs(config: Any, ask: Ask) -> dict[str, Cost]:
+        """Parameters and forward FLOPs per token by part, from the configuration alone (mmctl.models.flops).
+
+        Every model counts itself here, beside the modules it counts; their sum is what `parameters()` has.
+        """
+        raise NotImplementedError
 
     def __init__(self, config: ModelConfig, vocabulary: int, length: int) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ from mmctl.errors import MmctlError
 from mmctl.kernels import key_scan, memory_attention, value_extract
 from mmctl.models.base import Model, one_hot_values
 from mmctl.models.config import ModelConfig
+from mmctl.models.flops import Ask, Cost, dense, ends, memory_read, scalars, scan, slots
 
 EXP_SCALING = 10.0
 MAX_LOG_SCALE = math.log(2**16 - 1)
@@ -155,6 +156,21 @@ class MosaicV1(Model):
     """Memory Mosaics v1, initialised as the official small implementation (GPT-2 deviations: 0.02, residual scaled)."""
 
     Config: ClassVar[type[ModelConfig]] = MosaicV1Config
+
+    @staticmethod
+    def costs(config: Any, ask: Ask) -> dict[str, Cost]:
+        d, h, layers = config.width, config.heads, config.layers
+        # W_phi, W_psi, W_o; then theta_decay, kappa, gamma, theta_value.
+        contextual = dense(d, 2 * d) + dense(d, d) + scan(ask, d, h) + memory_read(ask, d, h, delay=1) + scalars(4 * h, ask)
+        # W_phi, W_o; then theta_decay, kappa, theta_output.
+        persistent = dense(d, d) + dense(d, d) + scan(ask, d, h) + scalars(3 * h, ask)
+        persistent += slots(d, config.persistent_slots) * config.persistent_count
+        return {
+            "contextual": contextual * layers,
+            "persistent": persistent * layers,
+            "norms": scalars((2 * layers + 1) * d, ask),
+            **ends(d, ask, tied=True),
+        }
 
     def __init__(self, config: MosaicV1Config, vocabulary: int, length: int, generator: torch.Generator) -> None:
         super().__init__(config, vocabulary, length)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mmctl.kernels import key_scan, memory_attention, value_extract
 from mmctl.models.base import Model, RMSNorm, SwiGLU, block_std, clipped_normal_, one_hot_values
 from mmctl.models.config import ModelConfig, RangeConfig, expect, one_of
+from mmctl.models.flops import Ask, Cost, dense, ends, memory_read, scalars, scan, swiglu
 
 THETA_BETA, THETA_ALPHA = 1.5, 1.0 / 3.0
 """Initial theta of beta_0, beta_1 (each exp(1.5) = 4.5) and of alpha (paper, section 3.1)."""
@@ -199,6 +200,30 @@ class MosaicV2(Model):
     """Memory Mosaics v2: L blocks of associative and persistent memories between an embedding and a classifier."""
 
     Config: ClassVar[type[ModelConfig]] = MosaicV2Config
+
+    @staticmethod
+    def costs(config: Any, ask: Ask) -> dict[str, Cost]:
+        d, h, layers = config.width, config.heads, config.layers
+        gated, adaptive = config.key_extractor == "gated", config.bandwidth == "adaptive"
+        counted = {}
+        for name in config.memories:
+            if name == "long-term" and ask.remove_long_term:
+                continue
+            reach = {"delay": config.inference_delay} if name == "long-term" else {"window": config.window}
+            memory = dense(d, 2 * d) + dense(d, d)  # W_phi, W_psi; this memory's half of W_o
+            memory += scan(ask, d, h) + memory_read(ask, d, h, **reach)
+            if not gated:
+                memory += scalars(h, ask)  # theta_decay
+            elif ask.executed:
+                memory += dense(d, 2 * h)  # W_g, W_lambda
+            memory += scalars((5 if adaptive else 4) * h, ask)  # gamma, theta_value, theta_0, theta_1, theta_alpha
+            counted[name] = memory * layers
+        return {
+            **counted,
+            "persistent": swiglu(d, config.ffn_width) * layers,
+            "norms": scalars((2 * layers + 1) * d, ask),
+            **ends(d, ask),
+        }
 
     def __init__(self, config: MosaicV2Config, vocabulary: int, length: int, generator: torch.Generator) -> None:
         super().__init__(config, vocabulary, length)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from mmctl.models.base import Model, RMSNorm, SwiGLU, block_std, clipped_normal_, one_hot_values
 from mmctl.models.config import FeedForwardConfig, ModelConfig, expect, one_of
+from mmctl.models.flops import Ask, Cost, attention, dense, ends, scalars, swiglu
 
 
 @dataclass
@@ -136,6 +137,17 @@ class Transformer(Model):
     """Llama-style transformer."""
 
     Config: ClassVar[type[ModelConfig]] = TransformerConfig
+
+    @staticmethod
+    def costs(config: Any, ask: Ask) -> dict[str, Cost]:
+        d, layers = config.width, config.layers
+        heads = dense(d, 3 * d) + dense(d, d) + attention(ask, d, config.heads)
+        return {
+            "attention": heads * layers,
+            "persistent": swiglu(d, config.ffn_width) * layers,
+            "norms": scalars((2 * layers + 1) * d, ask),
+            **ends(d, ask),
+        }
 
     def __init__(self, config: TransformerConfig, vocabulary: int, length: int, generator: torch.Generator) -> None:
         super().__init__(config, vocabulary, length)

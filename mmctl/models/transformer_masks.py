@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from mmctl.kernels import memory_attention
 from mmctl.models.base import Model, RMSNorm, SwiGLU, one_hot_values
 from mmctl.models.config import ModelConfig, RangeConfig
+from mmctl.models.flops import Ask, Cost, attention, dense, ends, memory_read, scalars, swiglu
 from mmctl.models.transformer import initialise, rotate, rotated, same_document, validate_attention
 
 
@@ -121,6 +122,23 @@ class TransformerMasks(Model):
     """Llama-style transformer with long and short attention heads in every layer."""
 
     Config: ClassVar[type[ModelConfig]] = TransformerMasksConfig
+
+    @staticmethod
+    def costs(config: Any, ask: Ask) -> dict[str, Cost]:
+        d, layers = config.width, config.layers
+        projections = dense(d, 3 * d) + dense(d, d)  # one set of heads: q, k, v and its half of W_o
+        counted = {}
+        if not ask.remove_long_term:
+            far = projections + attention(ask, d, config.heads, delay=config.inference_delay)
+            counted["attention-long"] = far * layers
+        near = projections + memory_read(ask, d, config.heads, window=config.window)
+        return {
+            **counted,
+            "attention-short": near * layers,
+            "persistent": swiglu(d, config.ffn_width) * layers,
+            "norms": scalars((2 * layers + 1) * d, ask),
+            **ends(d, ask),
+        }
     has_long_term: ClassVar[bool] = True
 
     def __init__(self, config: TransformerMasksConfig, vocabulary: int, length: int, generator: torch.Generator) -> None:

@@ -1,0 +1,306 @@
+"""Where the last query looks: attention weight on every earlier position, per layer and memory ("flat, then a peak").
+
+Memory Mosaics (arXiv 2405.06394), the attention-score figure: the weight of the *last* query on every earlier position,
+averaged over sequences in evaluation mode, one thin curve per head and their mean, on a log axis, at T = 512. A
+transformer with positions depends on them everywhere; a mosaic's curve is flat far from the end and peaks near it.
+Memory Mosaics v2 (arXiv 2507.03285) promises the same split into its long- and short-term memories.
+
+Two numbers say the same without eyes. *Flatness* is the coefficient of variation over the visible positions further than
+`near` from the end (0 = perfectly flat), beside the part of it that sampling noise alone would give; *peak mass* is the
+weight on the last `near` positions. Both are taken per head and averaged over heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmctl.errors import UsageError, nearest
+from mmctl.plots import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from mmctl.config import Config
+    from mmctl.runs import RunFolder
+
+TITLE = "Attention of the last query on every earlier position"
+TITLES = {
+    "attention": "attention",
+    "attention-long": "long-range heads",
+    "attention-short": "short-range heads",
+    "long-term": "long-term memory",
+    "short-term": "short-term memory",
+}
+BATCH_TOKENS = 8192
+DRAWN_LAYERS = 6
+SEED = 512
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Weights of one layer's memory: mean and standard deviation over sequences, each (heads, length)."""
+
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+
+    def numbers(self, near: int, sequences: int) -> dict[str, Any]:
+        """Flatness, its share explained by noise, and peak mass. None where no visible position is far from the end."""
+        length = self.mean.shape[1]
+        far = self.mean[:, : max(length - near, 0)]
+        visible = far.max(axis=0, initial=0.0) > 0.0
+        flatness: list[float] | None = None
+        noise: list[float] | None = None
+        if visible.sum() >= 2:
+            level = far[:, visible].mean(axis=1)
+            flatness = (far[:, visible].std(axis=1) / level).tolist()
+            variance = self.deviation[:, : far.shape[1]][:, visible] ** 2 / sequences
+            noise = (np.sqrt(variance.mean(axis=1)) / level).tolist()
+        peak = self.mean[:, max(length - near, 0) :].sum(axis=1).tolist()
+        return {
+            "flatness": _average(flatness),
+            "flatness_from_noise": _average(noise),
+            "peak_mass": _average(peak),
+            "per_head": {"flatness": flatness, "flatness_from_noise": noise, "peak_mass": peak},
+        }
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One run's weights: `panels["layer0/long-term"]`, over `sequences` sequences of `length` tokens of `task`."""
+
+    run: str
+    model: str
+    task: str
+    length: int
+    sequences: int
+    near: int
+    panels: dict[str, Panel] = field(default_factory=dict)
+
+    def layers(self) -> list[int]:
+        return sorted({int(name.partition("/")[0].removeprefix("layer")) for name in self.panels})
+
+    def memories(self) -> list[str]:
+        return list(dict.fromkeys(name.partition("/")[2] for name in self.panels))
+
+
+def measure(model: Any, batches: Iterator[Any]) -> tuple[dict[str, Panel], int]:
+    """Panels and number of sequences from `batches` of tokens, (b, T) int64 tensors, through the model's own operations."""
+    import torch
+
+    total: dict[str, NDArray[np.float64]] = {}
+    square: dict[str, NDArray[np.float64]] = {}
+    count = 0
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for tokens in batches:
+                for name, weights in model.last_query_weights(tokens).items():
+                    values = weights.double().cpu().numpy()
+                    total[name] = total.get(name, 0.0) + values.sum(axis=0)
+                    square[name] = square.get(name, 0.0) + (values**2).sum(axis=0)
+                count += tokens.shape[0]
+    finally:
+        model.train(training)
+    panels = {}
+    for name, summed in total.items():
+        mean = summed / count
+        variance = np.maximum(square[name] / count - mean**2, 0.0) * (count / max(count - 1, 1))
+        panels[name] = Panel(mean, np.sqrt(variance))
+    return panels, count
+
+
+def collect(
+    runs: Sequence[RunFolder], *, length: int | None = None, sequences: int = 128, task: str | None = None,
+    near: int | None = None, progress: Any = None,
+) -> list[Distribution]:
+    """Measure each run on the same held-out sequences of `task`.
+
+    length: tokens a sequence (default: the training length the runs share); task: default `text` where the run trained on
+    it, else its heaviest task; near: how many last positions count as the peak (default: the widest short-term window
+    among the runs, a quarter of the length where none has one). Raises UsageError for a length or task that cannot be.
+    """
+    import torch
+
+    from mmctl.training.run import load_model
+
+    if sequences < 2:
+        raise UsageError(f"--sequences {sequences}: expected at least 2")
+    configs = [run.config() for run in runs]
+    length = length or _shared_length(runs, configs)
+    windows = [config.model.window for config in configs if getattr(config.model, "window", None)]
+    near = near or min(max(windows, default=length // 4), length)
+    distributions = []
+    for run, config in zip(runs, configs, strict=True):
+        chosen = task or _usual_task(config)
+        tokens = torch.from_numpy(_held_out(config, chosen, sequences, length))
+        model, _ = load_model(run)
+        device = next(model.parameters()).device
+        step = max(1, BATCH_TOKENS // length)
+        batches = (tokens[first : first + step].to(device) for first in range(0, sequences, step))
+        panels, count = measure(model, batches)
+        name = f"{run.name}/seed{run.seed}"
+        distributions.append(Distribution(name, config.model.name, chosen, length, count, near, panels))
+        if progress:
+            progress(f"{name}: {count} sequences of {length} tokens of {chosen}")
+    return distributions
+
+
+def plot(distributions: Sequence[Distribution], layers: Sequence[int] | None = None) -> Figure:
+    """One panel per layer and memory, runs side by side, all on the same axes.
+
+    layers: which to draw; default all, or six evenly spaced ones of a deeper model (the CSV always holds all).
+    """
+    shown = list(layers) if layers else _spread(sorted({n for d in distributions for n in d.layers()}))
+    columns = [len(d.memories()) for d in distributions]
+    floor, ceiling = _limits(distributions)
+    with style.house_style():
+        drawn = style.figure(max(4.2, 0.5 + 2.1 * sum(columns)), 1.35 + 1.45 * len(shown))
+        # A group's own width, plus what its axis labels need: panels of different runs end up equally wide.
+        groups = drawn.subfigures(1, len(distributions), width_ratios=[c + 0.25 for c in columns], squeeze=False)[0]
+        for place, (group, one) in enumerate(zip(groups, distributions, strict=True)):
+            group.suptitle(f"{one.model}  ({one.run})", fontsize=9.5, color=style.INK)
+            grid = group.subplots(len(shown), len(one.memories()), squeeze=False, sharex=True, sharey=True)
+            for row, layer in enumerate(shown):
+                for column, memory in enumerate(one.memories()):
+                    axes = grid[row][column]
+                    _draw(axes, one, f"layer{layer}/{memory}")
+                    if row == 0:
+                        axes.set_title(TITLES.get(memory, memory))
+                    if column == 0:
+                        axes.set_ylabel(f"layer {layer}")
+            grid[0][0].set_yscale("log")
+            grid[0][0].set_ylim(floor, ceiling)
+            grid[0][0].set_xlim(0, one.length)
+            group.supxlabel("position attended to", fontsize=8.5)
+            if place == 0:
+                group.supylabel("attention weight, mean over sequences (log)", fontsize=8.5)
+        first = distributions[0]
+        note = f"last query of {first.sequences} held-out sequences of {first.task}, T = {first.length}; shaded: last {first.near}"
+        drawn.suptitle(note + "; dotted: uniform over what is visible", fontsize=8, color=style.MUTED)
+        _legend(drawn, groups[-1])
+    return drawn
+
+
+def rows(distributions: Sequence[Distribution]) -> list[dict[str, Any]]:
+    """Every plotted number: one row per run, layer, memory, head (and their mean) and position."""
+    table = []
+    for one in distributions:
+        for name, panel in one.panels.items():
+            layer, _, memory = name.partition("/")
+            curves = [*((str(h), curve) for h, curve in enumerate(panel.mean)), ("mean", panel.mean.mean(axis=0))]
+            for head, curve in curves:
+                for position, weight in enumerate(curve):
+                    table.append(
+                        {
+                            "run": one.run,
+                            "model": one.model,
+                            "layer": int(layer.removeprefix("layer")),
+                            "memory": memory,
+                            "head": head,
+                            "position": position,
+                            "weight": float(f"{weight:.6g}"),
+                        }
+                    )
+    return table
+
+
+def summary(distributions: Sequence[Distribution]) -> dict[str, Any]:
+    """Flatness and peak mass of every run, layer and memory: what the figure's JSON holds beside its origin."""
+    return {
+        "length": distributions[0].length,
+        "near": distributions[0].near,
+        "panels": {
+            one.run: {
+                "model": one.model,
+                "task": one.task,
+                **{name: panel.numbers(one.near, one.sequences) for name, panel in one.panels.items()},
+            }
+            for one in distributions
+        },
+    }
+
+
+def _draw(axes: Axes, one: Distribution, name: str) -> None:
+    panel = one.panels.get(name)
+    if panel is None:
+        axes.text(0.5, 0.5, "no such layer", transform=axes.transAxes, ha="center", color=style.MUTED)
+        return
+    positions = np.arange(one.length)
+    visible = panel.mean.max(axis=0) > 0.0
+    axes.axvspan(one.length - one.near, one.length, color="#efefef", linewidth=0, zorder=0)
+    for curve in panel.mean:
+        axes.plot(positions, np.where(visible, curve, np.nan), color=style.COLOURS[5], linewidth=0.6, alpha=0.75)
+    mean = np.where(visible, panel.mean.mean(axis=0), np.nan)
+    axes.plot(positions, mean, color=style.INK, linewidth=1.3)
+    seen = positions[visible]
+    if seen.size:
+        uniform = np.full(seen.size, panel.mean.mean(axis=0)[visible].sum() / seen.size)
+        axes.plot(seen, uniform, color=style.COLOURS[4], linewidth=0.9, linestyle=(0, (1, 1.5)))
+    numbers = panel.numbers(one.near, one.sequences)
+    flat, noise = numbers["flatness"], numbers["flatness_from_noise"]
+    text = "flatness –" if flat is None else f"flatness {flat:.2f} (noise {noise:.2f})"
+    text += f"\npeak mass {numbers['peak_mass']:.2f}"
+    axes.text(0.03, 0.95, text, transform=axes.transAxes, va="top", fontsize=7, color=style.INK)
+
+
+def _legend(drawn: Figure, _: Any) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=style.COLOURS[5], linewidth=1.0, label="one head"),
+        Line2D([], [], color=style.INK, linewidth=1.3, label="mean over heads"),
+    ]
+    drawn.legend(handles=handles, loc="outside lower center", ncols=2)
+
+
+def _limits(distributions: Sequence[Distribution]) -> tuple[float, float]:
+    """Shared y limits: down to where nearly all weights lie, up past the largest so that the numbers have room."""
+    seen = np.concatenate([p.mean[p.mean > 0.0].ravel() for d in distributions for p in d.panels.values()])
+    if seen.size == 0:
+        return 1e-4, 1.0
+    return float(max(np.quantile(seen, 0.005) / 2.0, 1e-8)), float(max(8.0 * seen.max(), 1.0))
+
+
+def _spread(layers: list[int]) -> list[int]:
+    if len(layers) <= DRAWN_LAYERS:
+        return layers
+    return [layers[round(i * (len(layers) - 1) / (DRAWN_LAYERS - 1))] for i in range(DRAWN_LAYERS)]
+
+
+def _average(values: list[float] | None) -> float | None:
+    return None if values is None else float(np.mean(values))
+
+
+def _shared_length(runs: Sequence[RunFolder], configs: Sequence[Config]) -> int:
+    lengths = {config.data.length for config in configs}
+    if len(lengths) > 1:
+        each = ", ".join(f"{run.name} {config.data.length}" for run, config in zip(runs, configs, strict=True))
+        raise UsageError(f"the runs' training lengths differ ({each}): give --length")
+    return int(lengths.pop())
+
+
+def _usual_task(config: Config) -> str:
+    mixture = config.data.mixture
+    return "text" if mixture.get("text", 0) > 0 else max(mixture, key=mixture.__getitem__)
+
+
+def _held_out(config: Config, task: str, sequences: int, length: int) -> NDArray[np.int64]:
+    """`sequences` held-out sequences of `length` tokens of the run's own data, the same ones at every call."""
+    from mmctl import data
+
+    if task not in data.TASKS:
+        raise UsageError(f'--task "{task}": no such task{nearest(task, data.TASKS, "tasks")}')
+    built = data.build_task(task, config.data)
+    return built.sample(np.random.default_rng([SEED, length]), sequences, length, "held-out").tokens
+
+
+def default_directory(run: RunFolder) -> Path:
+    return run.path / "figures"

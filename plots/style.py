@@ -1,0 +1,167 @@
+"""The one house style of every figure: colours, lines, markers, and how a figure is saved.
+
+Figures are `matplotlib.figure.Figure` objects; pyplot is never imported, so nothing is global and no display is needed.
+The palette is Okabe and Ito's, which people with any common colour blindness can tell apart. It is ordered so that
+neighbours also differ in lightness, and every series has its own line style and marker, so a grey print stays readable.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+INK, MUTED, GRID = "#1a1a1a", "#5c5c5c", "#dcdcdc"
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000", "#B8A800")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 3)), (0, (1, 3)))
+
+# A printed page's text block is about 6.5 inches wide; text below 7 points is hard to read on paper.
+RULES: dict[str, Any] = {
+    "figure.facecolor": "white",
+    "figure.titlesize": 11,
+    "savefig.dpi": 200,
+    "font.family": "DejaVu Sans",
+    "font.size": 8.5,
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 8.5,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.7,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 5.5,
+    "pdf.fonttype": 42,  # TrueType: text stays text, and journals accept it
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """How one series is drawn everywhere in a figure: the same arm has the same look in every panel."""
+
+    colour: str
+    marker: str
+    line: Any
+
+
+def series(index: int) -> Series:
+    """The look of the `index`-th series (0-based). Up to eight can be told apart; after that looks repeat shifted."""
+    turn, place = divmod(index, len(COLOURS))
+    return Series(COLOURS[place], MARKERS[(place + turn) % len(MARKERS)], LINES[(place + turn) % len(LINES)])
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Matplotlib's settings inside the block are ours, whatever the user's matplotlibrc says; outside nothing changes."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(RULES)
+        yield
+
+
+def figure(width: float, height: float) -> Figure:
+    """An empty figure of `width` x `height` inches with constrained layout. Call it inside `house_style()`."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def si(number: float) -> str:
+    """`number` in words a person reads: 1234567 -> '1.23 M', 16.7e9 -> '16.7 B'."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g}"
+
+
+def save(
+    drawn: Figure,
+    directory: Path,
+    stem: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+    runs: Sequence[str],
+    n: int,
+    numbers: Mapping[str, Any] | None = None,
+) -> dict[str, Path]:
+    """Write a figure as `stem`.png, .pdf, .csv (the plotted numbers) and .json (runs, n, date, summary numbers).
+
+    drawn: the figure; directory: created if absent; rows: one mapping per plotted point, all with the same keys;
+    title: in the metadata of PNG and PDF; runs: names of the runs shown; n: how many units (sequences, seeds) stand behind
+    a plotted number; numbers: summary for the JSON. Returns the paths by kind. Each file is replaced atomically.
+    """
+    date = datetime.now(UTC)
+    about = f"runs: {', '.join(runs) or 'none'}; n = {n}; {date:%Y-%m-%d %H:%M} UTC"
+    png, pdf = io.BytesIO(), io.BytesIO()
+    with house_style():
+        drawn.savefig(png, format="png", metadata={"Title": title, "Description": about, "Software": "mmctl"})
+        drawn.savefig(
+            pdf, format="pdf", metadata={"Title": title, "Subject": about, "Creator": "mmctl", "CreationDate": date}
+        )
+    summary = {"title": title, "runs": list(runs), "n": n, "date": date.isoformat(), **(numbers or {})}
+    contents = {
+        "png": png.getvalue(),
+        "pdf": pdf.getvalue(),
+        "csv": _csv(rows).encode(),
+        "json": (json.dumps(summary, indent=1, allow_nan=False) + "\n").encode(),
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = {kind: directory / f"{stem}.{kind}" for kind in contents}
+    for kind, data in contents.items():
+        _replace(paths[kind], data)
+    return paths
+
+
+def slug(text: str) -> str:
+    """`text` as a file name: lower case, anything but letters, digits and dots becomes one '-'."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "figure"
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV. A missing number is an empty field, never 0."""
+    if not rows:
+        raise ValueError("a figure without plotted numbers cannot be saved")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: "" if value is None else value for key, value in row.items()})
+    return text.getvalue()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write `data` beside `path`, flush it to disk, and rename: a reader sees the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
