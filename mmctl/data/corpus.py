@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import sysconfig
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from mmctl.errors import UsageError
+
+Documents = list[tuple[str, bytes]]
+"""(name, content) of each document."""
 
 FEW_DOCUMENTS = 20
 """With fewer documents than this, each one's end is held out instead of whole documents."""
@@ -123,9 +127,7 @@ def list_files(text: str) -> list[tuple[str, Path]]:
     return [(path.name, path)]
 
 
-def divide(
-    documents: list[tuple[str, bytes]], held_out: float
-) -> tuple[list[tuple[str, bytes]], list[tuple[str, bytes]]]:
+def divide(documents: Documents, held_out: float) -> tuple[Documents, Documents]:
     """Train and held-out documents. Which part a document falls in depends on its name alone, never on the others.
 
     Copies of the same content are kept once. Fewer than FEW_DOCUMENTS: the last `held_out` of each one's bytes.
@@ -203,9 +205,8 @@ def _read_jsonl(path: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
             text = json.loads(line)["text"]
             document = text.encode()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise UsageError(
-                f'data.text: "{path}" line {number}: expected a JSON object with a "text" string'
-            ) from None
+            expected = 'expected a JSON object with a "text" string'
+            raise UsageError(f'data.text: "{path}" line {number}: {expected}') from None
         yield hashlib.sha256(document).hexdigest(), document
 
 
@@ -213,7 +214,7 @@ def _bytes(path: Path) -> bytes:
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
+    except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f'data.text: "{path}" cannot be read ({_why(error)})') from None
 
 
@@ -238,7 +239,7 @@ def _why(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
 
-def _join(documents: list[tuple[str, bytes]]) -> Part:
+def _join(documents: Documents) -> Part:
     sizes = np.array([len(content) for _, content in documents], dtype=np.int64)
     stream = np.frombuffer(b"".join(content for _, content in documents), dtype=np.uint8)
     return Part(stream, np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64), [name for name, _ in documents])

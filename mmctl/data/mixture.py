@@ -1,7 +1,7 @@
 """Mixtures: which sequences a step trains on, and how much each labelled token counts.
 
 Proportions decide how many sequences each task gets; the loss is the mean over tasks of each task's mean over its
-labelled tokens. Averaged over tokens instead, a task with few labels (recall) would not be learned beside one with many.
+labelled tokens. Averaged over tokens instead, a task with few labels (recall) is not learned beside one with many.
 """
 
 from __future__ import annotations
@@ -58,22 +58,21 @@ class Mixture:
     def batch(self, step: int, split: Split = "train") -> MixtureBatch:
         """The sequences of step `step` (>= 0)."""
         stream = STREAMS[split]
-        counts = allocate(
-            self.data.batch, self.proportions, np.random.default_rng([self.seed, stream, ALLOCATION, step])
-        )
+        rng = np.random.default_rng([self.seed, stream, ALLOCATION, step])
+        counts = allocate(self.data.batch, self.proportions, rng)
         batches: list[Batch] = []
         for task, count in zip(self.tasks, counts, strict=True):
             if count:
                 rng = np.random.default_rng([self.seed, stream, zlib.crc32(task.name.encode()), step])
                 batches.append(task.sample(rng, int(count), self.data.length, split))
-        task = np.repeat(np.arange(len(self.names)), counts)
+        index = np.repeat(np.arange(len(self.names)), counts)
         targets = np.concatenate([b.targets for b in batches])
         return MixtureBatch(
             tokens=np.concatenate([b.tokens for b in batches]),
             targets=targets,
             documents=_documents(batches),
-            task=task,
-            weights=token_weights(targets >= 0, task, self.loss_weights),
+            task=index,
+            weights=token_weights(targets >= 0, index, self.loss_weights),
             names=self.names,
         )
 
@@ -92,9 +91,7 @@ def token_weights(labelled: np.ndarray, task: np.ndarray, loss_weights: np.ndarr
     present of each one's mean over its labelled tokens. They sum to 1, unless every task present has weight 0."""
     labels = np.bincount(task, weights=labelled.sum(axis=1), minlength=len(loss_weights))
     present = np.where(labels > 0, loss_weights, 0.0)
-    per_token = np.divide(
-        present, labels * max(present.sum(), np.finfo(float).tiny), where=labels > 0, out=np.zeros_like(present)
-    )
+    per_token = present / np.maximum(labels, 1) / (present.sum() or 1.0)
     return np.where(labelled, per_token[task][:, None], 0.0).astype(np.float32)
 
 

@@ -51,7 +51,7 @@ class Recall(Task):
         self.require(
             self.size >= 4,
             "offset",
-            f"expected at most data.vocabulary - 4 = {data.vocabulary - 4}, to leave an empty token, a key and two values",
+            f"expected at most {data.vocabulary - 4}, for an empty token, a key and two values within data.vocabulary",
         )
         self.first_value = self.size // 2
         self.keys = self.first_value - 1
