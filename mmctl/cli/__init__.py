@@ -1,0 +1,67 @@
+"""The command line. Importing it imports neither torch nor mlflow: commands import what they need when they run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+import typer
+
+from mmctl.errors import EXIT_FAILED, EXIT_SIGINT, MmctlError
+
+app = typer.Typer(
+    name="mmctl",
+    help="The reference laboratory for Memory Mosaics: runnable ablations beside the published numbers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            print(f"mmctl {version('mmctl')}")
+        except PackageNotFoundError:
+            from mmctl import __version__
+
+            print(f"mmctl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def _register() -> None:
+    from mmctl.cli import ablate, bench, evaluate, flops, plot, runs, train
+
+    app.command("train")(train.train)
+    app.command("ablate")(ablate.ablate)
+    app.command("eval")(evaluate.evaluate)
+    app.add_typer(plot.app, name="plot")
+    app.add_typer(runs.app, name="runs")
+    app.command("flops")(flops.flops)
+    app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """Entry point: errors meant for a person are one line on stderr and an exit code, never a traceback."""
+    _register()
+    try:
+        app()
+    except MmctlError as error:
+        print(f"mmctl: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("mmctl: interrupted", file=sys.stderr)
+        sys.exit(EXIT_SIGINT)
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone; that is its right.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)

@@ -192,7 +192,7 @@ class MosaicV1(Model):
 
 
 OFFICIAL_NAMES = {
-    "lm_head.weight": "classifier.weight",
+    "lm_head.weight": "embedding.weight",  # tied: one matrix, which torch names by its first owner
     "mosaic.ln_f.weight": "norm.weight",
     "ln_1.weight": "memory_norm.weight",
     "ln_2.weight": "persistent_norm.weight",
@@ -258,7 +258,7 @@ def load_official_v1(path: str | Path) -> MosaicV1:
     model = MosaicV1(config, vocabulary, length, torch.Generator().manual_seed(0))
     own = dict(model.named_parameters())
     found = {ours: tensor for k, tensor in stored.items() if (ours := official_to_ours(k)) is not None}
-    missing = sorted(set(own) - set(found) - {"embedding.weight"})
+    missing = sorted(set(own) - set(found))
     if missing:
         raise MmctlError(f"{path}: parameter {missing[0]} is missing (and {len(missing) - 1} more)")
     with torch.no_grad():

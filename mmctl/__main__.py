@@ -1,0 +1,3 @@
+from mmctl.cli import main
+
+main()

@@ -1,0 +1,71 @@
+"""`mmctl train`: one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def train(
+    arguments: list[str] = typer.Argument(
+        None, metavar="[PRESET] [KEY=VALUE]...", help="A preset (default: lab), then overrides.", show_default=False
+    ),
+    seed: int = typer.Option(0, help="Seed of weights, data order and stochastic mask."),
+    name: str = typer.Option("", help="Name of the run's folder (default: the model's name)."),
+    runs: Path = typer.Option(None, "--runs", help="Where runs land (default: $MMCTL_RUNS, else ./runs)."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Validate, print the resolved configuration, write nothing."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON on stdout."),
+) -> None:
+    """Train one model: train, checkpoint, log, and evaluate at the end. Run again to resume; finished runs are kept.
+
+    Presets: lab (~1 M parameters), micro (~10 M), smoke (minutes), paper-small, paper-large.
+
+    Example: mmctl train lab model.bandwidth=constant training.steps=200
+    """
+    import json
+    import sys
+
+    from mmctl.config import identity, load, to_dict
+    from mmctl.errors import UsageError
+    from mmctl.runs import RunFolder, runs_root
+
+    words = list(arguments or [])
+    preset = "lab"
+    if words and "=" not in words[0]:
+        preset = words.pop(0)
+    stray = [w for w in words if "=" not in w]
+    if stray:
+        raise UsageError(f'"{stray[0]}": expected key=value (a preset, if any, comes first)')
+    for option, given in (("seed", seed), ("name", name)):
+        if given:
+            words.append(f"{option}={given}")
+    config = load(preset, words)
+    if dry_run:
+        from omegaconf import OmegaConf
+
+        print(f"# identity {identity(config)}, seed {config.seed}")
+        print(OmegaConf.to_yaml(OmegaConf.create(to_dict(config))), end="")
+        return
+
+    from mmctl.training.progress import Reporter
+    from mmctl.training.run import execute
+
+    with Reporter() as listener:
+        outcome = execute(config, runs_root(runs), overrides=words, listener=listener)
+    run = RunFolder.open(outcome.path)
+    if outcome.state != "finished":
+        print(f"mmctl: {run.label} {outcome.state}: {outcome.reason}", file=sys.stderr)
+        if outcome.state == "interrupted":
+            print("mmctl: the same command resumes it", file=sys.stderr)
+        raise typer.Exit(outcome.exit_code)
+    if as_json:
+        print(json.dumps({"run": str(run.path), "skipped": outcome.skipped, **run.result()}, indent=2))
+        return
+    result = run.result()
+    state = "already finished" if outcome.skipped else "finished"
+    print(f"{run.path}: {state}, training loss {result['train_loss']:.4f}, held-out loss {result['held_out_loss']:.4f}")
+    from mmctl.evaluation.report import print_scores
+
+    for scores in run.evaluations().values():
+        print_scores(scores)
