@@ -72,9 +72,7 @@ class InContext(Task):
 
     def check_length(self, length: int) -> None:
         if length < self.example:
-            raise UsageError(
-                f"data.length={length}: an icl example takes {self.example} tokens, expected at least that"
-            )
+            raise UsageError(f"data.length={length}: expected at least {self.example}, the tokens of an icl example")
 
     def sample(self, rng: np.random.Generator, count: int, length: int, split: Split) -> Batch:
         """Examples until the sequence is full (the last may be cut off before its label, then it has none).

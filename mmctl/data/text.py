@@ -41,9 +41,7 @@ class Text(Task):
     def __init__(self, config: TextConfig, data: Any) -> None:
         super().__init__(config, data)
         if data.vocabulary < BYTES:
-            raise UsageError(
-                f"data.vocabulary={data.vocabulary}: text has {BYTES} different bytes, expected at least that"
-            )
+            raise UsageError(f"data.vocabulary={data.vocabulary}: expected at least {BYTES}, the bytes of text")
         self._corpus: Corpus | None = None
 
     @property
