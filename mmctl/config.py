@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from mmctl import data as data_package
@@ -26,7 +26,16 @@ SCHEMA = 1
 NOT_IDENTITY = ("name", "seed", "operation.", "evaluation.")
 """Keys (or prefixes) that cannot change what is trained; a run's folder is found without them."""
 
+FREE = ("data.mixture", "data.loss_weights")
+"""Mappings whose keys the user chooses. Given whole, such a mapping replaces; by a dotted key, it is added to."""
+
 PRESETS = Path(__file__).parent / "presets"
+
+
+@dataclass
+class _Root:
+    name: str = ""
+    seed: int = 0
 
 
 @dataclass
@@ -78,9 +87,7 @@ def presets() -> list[str]:
     return sorted(p.stem for p in PRESETS.glob("*.yaml"))
 
 
-def load(
-    preset: str = "lab", overrides: Sequence[str] = (), layers: Sequence[Mapping[str, Any]] = ()
-) -> Config:
+def load(preset: str = "lab", overrides: Sequence[str] = (), layers: Sequence[Mapping[str, Any]] = ()) -> Config:
     """Compose preset, `layers` (nested or dotted mappings, in order) and `key=value` overrides; validate.
 
     A preset is a scale card for every model: a `model.*` key of it that the chosen model does not have, but another
@@ -156,7 +163,8 @@ def _schema(model_name: str) -> DictConfig:
     from mmctl.evaluation.config import EvaluationConfig
     from mmctl.training.config import TrainingConfig
 
-    tree = OmegaConf.create({"name": "", "seed": 0})
+    tree = OmegaConf.structured(_Root)
+    OmegaConf.set_struct(tree, False)
     for section, cls in {
         "model": model_package.config_class(model_name),
         "data": data_package.config_class(),
@@ -177,8 +185,15 @@ def _apply(tree: DictConfig, values: Mapping[str, Any]) -> None:
         _check_key(tree, key)
         parsed = _parse(tree, key, value) if isinstance(value, Raw) else value
         try:
-            # A mapping given for a whole key replaces it: data.mixture={recall: 1} means only recall.
-            OmegaConf.update(tree, key, parsed, merge=not isinstance(parsed, dict), force_add=_in_free_dict(tree, key))
+            if key in FREE and isinstance(parsed, Mapping):
+                node = OmegaConf.select(tree, key)
+                with open_dict(node):
+                    for name in list(node):
+                        del node[name]
+                    for name, entry in parsed.items():
+                        node[name] = float(entry) if isinstance(entry, int) else entry
+            else:
+                OmegaConf.update(tree, key, parsed, force_add=key.rpartition(".")[0] in FREE)
         except OmegaConfBaseException as error:
             raise UsageError(_one_line(key, parsed, error)) from None
 
@@ -203,18 +218,8 @@ def _exists(tree: DictConfig, key: str) -> bool:
         if part in node:
             node = node[part] if not OmegaConf.is_missing(node, part) else None
         else:
-            return not OmegaConf.is_struct(node) or _free(node)
+            return key.rpartition(".")[0] in FREE
     return True
-
-
-def _free(node: DictConfig) -> bool:
-    """A dict[str, ...] field (such as data.mixture) takes any key."""
-    return OmegaConf.get_type(node) is dict and node._metadata.element_type is not Any
-
-
-def _in_free_dict(tree: DictConfig, key: str) -> bool:
-    parent = OmegaConf.select(tree, key.rpartition(".")[0]) if "." in key else None
-    return isinstance(parent, DictConfig) and _free(parent)
 
 
 def _parse(tree: DictConfig, key: str, raw: str) -> Any:
@@ -260,13 +265,14 @@ def _build(tree: DictConfig) -> Config:
     if not config.name:
         config.name = config.model.name
     config.validate()
+    config.training.resolve(config.operation.device, config.model.width)
     return config
 
 
 def _flatten(mapping: Any, prefix: str = "") -> dict[str, Any]:
     flat_values: dict[str, Any] = {}
     for key, value in mapping.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping) and value and f"{prefix}{key}" not in FREE:
             flat_values.update(_flatten(value, f"{prefix}{key}."))
         else:
             flat_values[f"{prefix}{key}"] = value

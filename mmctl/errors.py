@@ -13,6 +13,10 @@ class MmctlError(Exception):
 
     exit_code = EXIT_FAILED
 
+    def __init__(self, message: str) -> None:
+        # What the user typed may hold control characters; the message stays one readable line all the same.
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in message))
+
 
 class UsageError(MmctlError):
     """The command, a key or a value is wrong (exit 2). Nothing has been written when it is raised."""

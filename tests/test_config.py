@@ -97,7 +97,9 @@ def test_identity_ignores_what_cannot_change_a_result_and_nothing_else() -> None
 
 
 def test_identity_coerces_types_and_reads_a_corpus_by_content(tmp_path) -> None:
-    assert identity(load("smoke", ["training.learning_rate=1"])) == identity(load("smoke", ["training.learning_rate=1.0"]))
+    assert identity(load("smoke", ["training.learning_rate=1"])) == identity(
+        load("smoke", ["training.learning_rate=1.0"])
+    )
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         for i in range(40):

@@ -40,7 +40,9 @@ class TrainingConfig:
 
     def validate(self) -> None:
         for key in ("steps", "accumulation", "threads"):
-            expect(getattr(self, key) >= 1, f"training.{key}={getattr(self, key)}: expected a whole number of at least 1")
+            expect(
+                getattr(self, key) >= 1, f"training.{key}={getattr(self, key)}: expected a whole number of at least 1"
+            )
         for key in ("warmup", "evaluate_every", "weight_decay", "clip", "final_fraction"):
             expect(getattr(self, key) >= 0, f"training.{key}={getattr(self, key)}: expected at least 0")
         for key in ("beta1", "beta2"):
@@ -54,7 +56,7 @@ class TrainingConfig:
             return
         import torch
 
-        if device.startswith("cuda"):
+        if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
             self.precision = "bf16"
         else:
             units = getattr(torch.cpu, "_is_amx_tile_supported", bool)()

@@ -107,7 +107,8 @@ def step_losses(
         if not len(rows):
             continue
         tokens, targets, weights = (
-            torch.from_numpy(np.ascontiguousarray(a[rows])).to(device) for a in (batch.tokens, batch.targets, batch.weights)
+            torch.from_numpy(np.ascontiguousarray(a[rows])).to(device)
+            for a in (batch.tokens, batch.targets, batch.weights)
         )
         documents = None
         if batch.documents is not None:
@@ -161,7 +162,7 @@ def train(
 
     `resume` is a payload as `hooks.checkpoint` received it. Raises Interrupted (after saving) or Diverged.
     """
-    from mmctl.runs.checkpoint import load_optimizer, optimizer_tensors
+    from mmctl.runs.checkpoint import flatten, unflatten
 
     t, hooks = config.training, hooks or Hooks()
     mixture = Mixture(config.data, config.seed)
@@ -171,7 +172,7 @@ def train(
     window, tail, start, seconds_before, tokens = Means(), Means(), 0, 0.0, 0
     if resume is not None:
         model.load_state_dict(resume["tensors"]["model"])
-        load_optimizer(optimizer, resume["tensors"]["optimizer"], resume["state"]["optimizer"])
+        optimizer.load_state_dict(unflatten(resume["tensors"]["optimizer"], resume["state"]["optimizer"]))
         state = resume["state"]
         start, tokens, seconds_before = state["step"], state["tokens"], state["seconds"]
         window, tail = Means(state["window"]), Means(state["tail"])
@@ -179,7 +180,7 @@ def train(
     began = time.perf_counter()
 
     def payload(step: int) -> dict[str, Any]:
-        tensors, optimizer_state = optimizer_tensors(optimizer)
+        tensors, optimizer_state = flatten(optimizer.state_dict())
         return {
             "tensors": {"model": model.state_dict(), "optimizer": tensors},
             "state": {
@@ -231,7 +232,9 @@ def train(
                 hooks.checkpoint(step, payload(step))
             speed = (step - start) / (time.perf_counter() - began)
             hooks.listener(
-                Progress(hooks.run, "training", step, t.steps, loss, speed * batch.tokens.size, (t.steps - step) / speed)
+                Progress(
+                    hooks.run, "training", step, t.steps, loss, speed * batch.tokens.size, (t.steps - step) / speed
+                )
             )
             if received and not last:
                 raise Interrupted(received[0])

@@ -75,7 +75,11 @@ class Reporter:
             def show(p: Progress) -> None:
                 detail = p.line().split(" · ", 1)[1] if " · " in p.line() else ""
                 bar.update(
-                    task, description=f"{p.run} {p.phase} {p.step}/{p.steps}", total=p.steps, completed=p.step, detail=detail
+                    task,
+                    description=f"{p.run} {p.phase} {p.step}/{p.steps}",
+                    total=p.steps,
+                    completed=p.step,
+                    detail=detail,
                 )
 
             return show
@@ -88,6 +92,8 @@ class Reporter:
         self._last, self._phase = now, p.phase
         print(f"{time.strftime('%H:%M:%S')} {p.line()}", file=sys.stderr, flush=True)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()  # type: ignore[attr-defined]

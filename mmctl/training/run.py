@@ -76,7 +76,9 @@ def execute(
         if run.finished:
             if not _missing_suites(run, config):
                 return Outcome("finished", run.path, skipped=True)
-            return _guarded(run, config, lambda: _evaluate(run, config, device, listener, _mirror(run, config, None, None)))
+            return _guarded(
+                run, config, lambda: _evaluate(run, config, device, listener, _mirror(run, config, None, None))
+            )
         mirror = _mirror(run, config, parent_run_id, tags)
         return _guarded(run, config, lambda: _train(run, config, device, listener, mirror), mirror)
 
@@ -209,4 +211,9 @@ def versions() -> dict[str, str]:
 
     from mmctl import __version__
 
-    return {"mmctl": __version__, "torch": torch.__version__, "numpy": numpy.__version__, "python": platform.python_version()}
+    return {
+        "mmctl": __version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+    }

@@ -57,7 +57,12 @@ def test_files_that_are_not_official_weights_are_refused_in_one_line(tmp_path: P
     partial = tmp_path / "partial.safetensors"
     sizes = '{"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 5, "pmem_size": 3, "pmem_count": 1}'
     save_file({"lm_head.weight": torch.ones(5, 8)}, str(partial), metadata={"config": sizes})
-    for file, told in ((garbage, "safetensors"), (other, "config"), (partial, "missing"), (tmp_path / "none", "safetensors")):
+    for file, told in (
+        (garbage, "safetensors"),
+        (other, "config"),
+        (partial, "missing"),
+        (tmp_path / "none", "safetensors"),
+    ):
         with pytest.raises(MmctlError, match=told) as error:
             load_official_v1(file)
         assert "\n" not in str(error.value)

@@ -68,7 +68,9 @@ def test_task_means_are_plain_means_of_the_tasks_present() -> None:
     assert means == {"loss/a": 2.0, "loss/c": 5.0}
 
 
-def test_divergence_is_recorded_with_its_step_and_makes_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_is_recorded_with_its_step_and_makes_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = models.base.Model.sample_delay if hasattr(models, "base") else None
     assert original is not None
     from mmctl.models.base import Model
