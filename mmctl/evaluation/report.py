@@ -51,14 +51,14 @@ def table(evaluation: dict[str, Any], details: bool = False) -> Table:
     """One evaluation as a table; `details` adds losses, shots and quarters."""
     length = evaluation["settings"]["training_length"]
     lengths, scores = rows(evaluation, details)
-    drawn = Table(title=title(evaluation), title_justify="left", caption="95% intervals: bootstrap over examples")
+    drawn = Table(title=title(evaluation), title_justify="left", caption="95% intervals, bootstrap over examples")
     drawn.add_column("score", no_wrap=True)
     for multiple in lengths:
         drawn.add_column(f"{multiple}x ({multiple * length})", justify="right")
     drawn.add_column("chance", justify="right")
     for name, by_length in scores:
         chance = None
-        if "accuracy" in name:
+        if "accuracy" in name and not name.endswith("-shots0"):  # nothing of its class is known yet
             chances = [evaluation["tasks"][f"{name.partition('/')[0]}@{multiple}x"]["chance"] for multiple in by_length]
             chance = _range([c for c in chances if c is not None])
         drawn.add_row(name, *(cell(by_length.get(multiple)) for multiple in lengths), chance or "")

@@ -166,7 +166,7 @@ def _summarise(name: str, multiple: int, ratios: dict[str, Ratio], settings: Eva
     for key, ratio in ratios.items():
         if not ratio.count.sum():
             continue
-        bounds = interval(ratio.total.astype(np.float64), ratio.count.astype(np.float64), draws)
+        bounds = interval(ratio.total.astype(np.float64), ratio.count.astype(np.float64), draws, ratio.accuracy)
         sums = ("correct", "total") if ratio.accuracy else ("sum", "count")
         summary[f"{name}/{key}@{multiple}x"] = {
             "value": ratio.value,
