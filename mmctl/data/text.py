@@ -82,7 +82,7 @@ class Text(Task):
         return scores
 
     def notes(self, length: int) -> dict[str, Any]:
-        return {"held-out bytes": len(self.corpus.held_out.stream)}
+        return {"corpus": self.corpus.label, "held-out bytes": len(self.corpus.held_out.stream)}
 
     def fingerprint(self) -> dict[str, Any]:
         """Hash of the divided corpus. UsageError when either part is too short for data.length."""

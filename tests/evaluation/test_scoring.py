@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import platform
 
 import numpy as np
 import pytest
@@ -71,6 +72,7 @@ def test_text_losses_are_those_of_the_model() -> None:
     assert got["text/loss@1x"] == pytest.approx(np.log(np.exp(8) + 511) - 8 * spaces, rel=1e-5)
     assert got["text/bits-per-byte@1x"] == pytest.approx(got["text/loss@1x"] / np.log(2))
     assert result["corpora"]["text"]["sha256"]
+    assert platform.python_version() in result["tasks"]["text@1x"]["corpus"]
 
 
 @pytest.mark.parametrize("suite", ["persistent", "new-knowledge", "in-context"])

@@ -1,0 +1,144 @@
+"""`mmctl eval` on a run folder, from the command line to the files it leaves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from fakes import quick_config
+from typer.testing import CliRunner
+
+from mmctl.cli.evaluate import evaluate, settings_mark, split_arguments, with_overrides
+from mmctl.errors import MmctlError, UsageError
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(evaluate)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs "tiny" (mosaic-v2, finished), "half" (the same, not finished) and "former" (transformer)."""
+    from mmctl import models
+    from mmctl.runs import RunFolder
+
+    root = tmp_path_factory.mktemp("runs")
+    for name, model, finished in (
+        ("tiny", "mosaic-v2", True),
+        ("half", "mosaic-v2", False),
+        ("former", "transformer", True),
+    ):
+        config = quick_config(
+            f"name={name}",
+            f"model.name={model}",
+            "model.layers=1",
+            "evaluation.examples=8",
+            "data.mixture={icl: 1, recall: 1}",
+            "operation.mlflow=false",
+            f"training.steps={3 + len(name)}",
+        )
+        torch.manual_seed(0)
+        run = RunFolder.create(root, config, [])
+        weights = models.build(config).state_dict()
+        with run.lock():
+            run.save_checkpoint(3, {"tensors": {"model": weights, "optimizer": {}}, "state": {"step": 3}})
+            if finished:
+                run.write_result({"train_loss": 1.0})
+    return root
+
+
+def run(*arguments: object, code: int = 0):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if code == 0 and result.exception:
+        raise result.exception
+    assert result.exit_code == code
+    return result
+
+
+def files(root: Path, name: str) -> set[str]:
+    return {p.stem for p in root.glob(f"{name}-*/seed0/eval/*.json")}
+
+
+def test_scores_are_printed_and_kept(root: Path) -> None:
+    result = run("tiny", "--runs", root, "--json")
+    evaluations = {e["suite"]: e for e in json.loads(result.stdout)}
+    assert set(evaluations) == {"new-knowledge", "in-context"}  # persistent has no task in this mixture
+    assert files(root, "tiny") == {"new-knowledge", "in-context"}
+    kept = next(root.glob("tiny-*/seed0/eval/in-context.json"))
+    assert json.loads(kept.read_text())["scores"] == evaluations["in-context"]["scores"]
+    table = run("tiny", "--runs", root, "--suite", "in-context").stdout
+    assert "icl/accuracy-last-quarter" in table
+
+
+def test_evaluation_time_changes_go_to_files_of_their_own(root: Path) -> None:
+    run("tiny", "--runs", root, "-s", "in-context", "--remove-long-term")
+    run("tiny", "--runs", root, "-s", "in-context", "m=16")
+    run("tiny", "--runs", root, "-s", "in-context", "evaluation.examples=9")
+    assert {
+        "in-context+remove-long-term",
+        "in-context+m=16",
+        "in-context+examples=9",
+    } <= files(root, "tiny")
+    changed = json.loads(next(root.glob("tiny-*/seed0/eval/in-context+m=16.json")).read_text())
+    assert changed["changes"] == {"remove_long_term": False, "delay": 16}
+
+
+def test_a_run_in_progress_keeps_its_final_evaluation_free(root: Path) -> None:
+    run("half", "--runs", root, "-s", "in-context")
+    assert files(root, "half") == {"in-context+step=3"}
+
+
+def test_a_suite_given_by_name_is_measured_untrained(root: Path) -> None:
+    (evaluation,) = json.loads(run("tiny", "--runs", root, "-s", "persistent", "--json").stdout)
+    assert evaluation["untrained"] == ["facts", "text"]
+    assert "text/loss@1x" in evaluation["scores"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("nowhere",), "nowhere"),
+        (("tiny", "-s", "in-contxt"), 'did you mean "in-context"'),
+        (("tiny", "m=0"), "m=0: expected a whole number of at least 1"),
+        (("tiny", "m=many"), "m=many"),
+        (("tiny", "training.steps=3"), '"training.steps": mmctl eval takes'),
+        (("tiny", "evaluation.exampels=3"), 'did you mean "evaluation.examples"'),
+        (("tiny", "evaluation.examples=x"), "evaluation.examples=x"),
+        (("tiny", "loose"), '"loose": expected key=value'),
+        (("tiny", "--device", "cuda:99"), "cuda:99"),
+        (("former", "--remove-long-term"), "no long-term memory"),
+        (("former", "m=4"), "no long-term memory"),
+    ],
+)
+def test_wrong_input_is_one_line_and_writes_nothing(root: Path, arguments: tuple[str, ...], told: str) -> None:
+    before = sorted(root.rglob("eval/*"))
+    result = CliRunner().invoke(app, [*arguments, "--runs", str(root)])
+    assert isinstance(result.exception, MmctlError)
+    assert told in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert sorted(root.rglob("eval/*")) == before
+
+
+def test_arguments_are_m_and_evaluation_keys_only() -> None:
+    assert split_arguments(["evaluation.seed=3", "m=16"]) == (16, ["evaluation.seed=3"])
+    assert split_arguments([]) == (None, [])
+    with pytest.raises(UsageError, match="twice"):
+        split_arguments(["m=1", "m=2"])
+
+
+def test_other_settings_are_marked_and_the_same_ones_are_not() -> None:
+    config = quick_config()
+    assert settings_mark(config, with_overrides(config, [])) == ""
+    assert settings_mark(config, with_overrides(config, ["evaluation.batch_tokens=99"])) == ""
+    other = with_overrides(config, ["evaluation.seed=5", "evaluation.lengths=[1,16]"])
+    assert settings_mark(config, other) == "+lengths=1-16+seed=5"
+    assert with_overrides(config, []) == config
+
+
+def test_help_needs_neither_torch_nor_mlflow() -> None:
+    code = "import sys, mmctl.cli.evaluate; sys.exit(bool({'torch', 'mlflow', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
