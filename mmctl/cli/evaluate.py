@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+LONGEST_MARK = 32
+"""Characters of settings in a file's name; more are hashed (the file itself holds them in full)."""
 
 
 def evaluate(
@@ -132,7 +136,10 @@ def settings_mark(trained_as: Any, config: Any) -> str:
     own, asked = settings_dict(trained_as), settings_dict(config)
     changed = {key: value for key, value in asked.items() if value != own[key]}
     words = {k: "-".join(map(str, v)) if isinstance(v, list) else str(v) for k, v in changed.items()}
-    return "".join(f"+{key}={value}" for key, value in sorted(words.items()))
+    mark = "".join(f"+{key}={value}" for key, value in sorted(words.items()))
+    if len(mark) <= LONGEST_MARK:
+        return mark
+    return f"+settings={hashlib.sha256(mark.encode()).hexdigest()[:8]}"
 
 
 def mirror(folder: Any, config: Any, measured: dict[str, dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,10 +28,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from mmctl.runs import RunFolder
 
     root = tmp_path_factory.mktemp("runs")
-    for name, model, finished in (
-        ("tiny", "mosaic-v2", True),
-        ("half", "mosaic-v2", False),
-        ("former", "transformer", True),
+    for name, model, finished, steps in (
+        ("tiny", "mosaic-v2", True, 3),
+        ("half", "mosaic-v2", False, 4),
+        ("former", "transformer", True, 5),
     ):
         config = quick_config(
             f"name={name}",
@@ -39,7 +40,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "evaluation.examples=8",
             "data.mixture={icl: 1, recall: 1}",
             "operation.mlflow=false",
-            f"training.steps={3 + len(name)}",
+            f"training.steps={steps}",  # its own identity
         )
         torch.manual_seed(0)
         run = RunFolder.create(root, config, [])
@@ -137,8 +138,49 @@ def test_other_settings_are_marked_and_the_same_ones_are_not() -> None:
     other = with_overrides(config, ["evaluation.seed=5", "evaluation.lengths=[1,16]"])
     assert settings_mark(config, other) == "+lengths=1-16+seed=5"
     assert with_overrides(config, []) == config
+    many = settings_mark(
+        config, with_overrides(config, ["evaluation.seed=5", "evaluation.lengths=[1,2,3,4,5,6,7,8,9,10]"])
+    )
+    assert re.fullmatch(r"\+settings=[0-9a-f]{8}", many)  # a file's name has an end
 
 
 def test_help_needs_neither_torch_nor_mlflow() -> None:
     code = "import sys, mmctl.cli.evaluate; sys.exit(bool({'torch', 'mlflow', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_scores_go_to_mlflow_and_the_runs_state_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mmctl.cli.evaluate import mirror
+    from mmctl.runs import RunFolder
+
+    told: list[tuple] = []
+
+    class Recorder:
+        @classmethod
+        def start(cls, folder: RunFolder) -> Recorder:
+            told.append(("start", folder.label))
+            return cls()
+
+        def log(self, step: int, values: dict[str, float]) -> None:
+            told.append(("log", step, values))
+
+        def artifacts(self, paths: list[Path]) -> None:
+            told.append(("artifacts", [path.name for path in paths]))
+
+        def finish(self, state: str, reason: str | None) -> None:
+            told.append(("finish", state, reason))
+
+    monkeypatch.setattr("mmctl.runs.Mirror", Recorder, raising=False)
+    folder = RunFolder.find(root, "tiny")
+    config = folder.config()
+    measured = {"in-context+m=4": {"scores": {"icl/accuracy@1x": {"value": 0.5}}}}
+    mirror(folder, config, measured)
+    assert told == []  # operation.mlflow=false
+    config.operation.mlflow = True
+    mirror(folder, config, measured)
+    assert told == [
+        ("start", folder.label),
+        ("log", 3, {"in-context+m=4/icl/accuracy@1x": 0.5}),
+        ("artifacts", ["in-context+m=4.json"]),
+        ("finish", folder.state(), None),
+    ]
