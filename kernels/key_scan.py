@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 from . import scan_native as native
-from .attention_native import unfold
 from .checks import check_documents, check_float, check_parameter, check_tensor, parameter_dtype
 from .dispatch import choose_path
+from .folding import folded_like
 from .reference import key_scan_reference
+from .tiles import padded_length
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -66,7 +67,7 @@ def key_scan(
         keys, carried, maximum = key_scan_reference(x, log_gate, log_decay, documents=documents, state=state)
     else:
         carried, maximum = (None, None) if state is None else state
-        keys, carried, maximum, _, _ = key_scan_op(x, log_gate, log_decay, documents, carried, maximum)
+        keys, carried, maximum, *_ = key_scan_op(x, log_gate, log_decay, documents, carried, maximum)
     return (keys, (carried, maximum)) if return_state else keys
 
 
@@ -78,15 +79,10 @@ def key_scan_op(
     documents: torch.Tensor | None,
     carried: torch.Tensor | None,
     maximum: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Native path as one operator: keys, the state after the last position, and what the backward keeps."""
     with torch.autocast(x.device.type, enabled=False):
         return native.forward(x, log_gate, log_decay, documents, carried, maximum)
-
-
-def _folded_like(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    batch, heads, *rest = shape
-    return unfold(tensor.new_empty((batch * heads, *rest), dtype=dtype), batch, heads, True)
 
 
 @key_scan_op.register_fake
@@ -94,11 +90,12 @@ def _(x, log_gate, log_decay, documents, carried, maximum):
     batch, heads, length, width = x.shape
     work = parameter_dtype(x.dtype)
     return (
-        _folded_like(x, x.shape, x.dtype),
-        _folded_like(x, (batch, heads, width), work),
-        _folded_like(x, (batch, heads), work),
-        _folded_like(x, (batch, heads, length), work),
-        x.new_empty(0, dtype=work) if x.dtype == work else _folded_like(x, x.shape, work),
+        folded_like(x, x.shape, x.dtype, True),
+        folded_like(x, (batch, heads, width), work, True),
+        folded_like(x, (batch, heads), work, True),
+        folded_like(x, (batch, heads, length), work, True),
+        folded_like(x, (batch, heads, 2, padded_length(length)), torch.float64, True),
+        x.new_empty(0, dtype=work) if x.dtype == work else folded_like(x, x.shape, work, True),
     )
 
 
@@ -107,49 +104,44 @@ def key_scan_backward_op(
     grad_keys: torch.Tensor | None,
     grad_sum: torch.Tensor | None,
     x: torch.Tensor,
-    log_gate: torch.Tensor,
-    log_decay: torch.Tensor,
-    documents: torch.Tensor | None,
     carried: torch.Tensor | None,
     maximum: torch.Tensor | None,
     keys: torch.Tensor,
     state_sum: torch.Tensor,
     norms: torch.Tensor,
-    y: torch.Tensor,
+    both: torch.Tensor,
+    kept: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x, log_gate, log_decay, carried sum, carried maximum."""
     with torch.autocast(x.device.type, enabled=False):
-        return native.backward(
-            grad_keys, grad_sum, x, log_gate, log_decay, documents, carried, maximum, keys, state_sum, norms, y
-        )
+        return native.backward(grad_keys, grad_sum, x, carried, maximum, keys, state_sum, norms, both, kept)
 
 
 @key_scan_backward_op.register_fake
-def _(grad_keys, grad_sum, x, log_gate, log_decay, documents, carried, maximum, keys, state_sum, norms, y):
-    batch, heads, _, width = x.shape
+def _(grad_keys, grad_sum, x, carried, maximum, keys, state_sum, norms, both, kept):
+    batch, heads, length, width = x.shape
     work = parameter_dtype(x.dtype)
-    gates = tuple(_folded_like(x, log_gate.shape, work) for _ in range(2))
+    gates = tuple(folded_like(x, (batch, heads, length), work, True) for _ in range(2))
     if carried is None:
         states = (x.new_empty(0, dtype=work), x.new_empty(0, dtype=work))
     else:
-        states = (_folded_like(x, (batch, heads, width), work), _folded_like(x, (batch, heads), work))
-    return _folded_like(x, x.shape, x.dtype), *gates, *states
+        states = (folded_like(x, (batch, heads, width), work, True), folded_like(x, (batch, heads), work, True))
+    return torch.empty_like(x), *gates, *states
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    keys, state_sum, _, norms, y = output
-    ctx.save_for_backward(*inputs, keys, state_sum, norms, y)
+    x, _, _, _, carried, maximum = inputs
+    keys, state_sum, _, norms, both, kept = output
+    ctx.save_for_backward(x, carried, maximum, keys, state_sum, norms, both, kept)
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx, grad_keys, grad_sum, grad_maximum, grad_norms, grad_y):
-    carried = ctx.saved_tensors[4]
+def _backward(ctx, grad_keys, grad_sum, *unused):
     if grad_keys is None and grad_sum is None:
         return (None,) * 6
-    grad_x, grad_gate, grad_decay, grad_carried, grad_top = key_scan_backward_op(
-        grad_keys, grad_sum, *ctx.saved_tensors
-    )
-    return grad_x, grad_gate, grad_decay, None, *((None, None) if carried is None else (grad_carried, grad_top))
+    carried = ctx.saved_tensors[1]
+    grad_x, grad_gate, grad_decay, *states = key_scan_backward_op(grad_keys, grad_sum, *ctx.saved_tensors)
+    return grad_x, grad_gate, grad_decay, None, *((None, None) if carried is None else states)
 
 
 key_scan_op.register_autograd(_backward, setup_context=_setup_context)

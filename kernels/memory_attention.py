@@ -5,8 +5,17 @@ from __future__ import annotations
 import torch
 
 from . import attention_native as native
-from .checks import check_documents, check_float, check_like, check_parameter, check_shape, check_tensor
+from .checks import (
+    check_documents,
+    check_float,
+    check_like,
+    check_parameter,
+    check_shape,
+    check_tensor,
+    parameter_dtype,
+)
 from .dispatch import choose_path
+from .folding import folded_like, head_major
 from .reference import memory_attention_reference
 
 Bandwidth = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -70,7 +79,7 @@ def memory_attention(
             query=query,
             query_offset=query_offset,
         )
-    return memory_attention_op(keys, values, beta0, beta1, alpha, documents, query, h, m, query_offset)
+    return memory_attention_op(keys, values, beta0, beta1, alpha, documents, query, h, m, query_offset)[0]
 
 
 def check_arguments(
@@ -125,8 +134,8 @@ def memory_attention_op(
     window: int,
     delay: int,
     query_offset: int,
-) -> torch.Tensor:
-    """Native path as one operator; ``window`` or ``delay`` is 0 where the other rules."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Native path as one operator: reads and row statistics. ``window`` or ``delay`` is 0 where the other rules."""
     with torch.autocast(keys.device.type, enabled=False):
         return native.forward(keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset)
 
@@ -135,7 +144,8 @@ def memory_attention_op(
 def _(keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset):
     batch, heads, length, _ = keys.shape
     rows = length if query is None else query.shape[2]
-    return keys.new_empty((batch, rows, heads, values.shape[-1])).transpose(1, 2)
+    out = keys.new_empty((batch, rows, heads, values.shape[-1])).transpose(1, 2)
+    return out, folded_like(keys, (batch, heads, 2, rows), parameter_dtype(keys.dtype), head_major(keys))
 
 
 @torch.library.custom_op("mmctl::memory_attention_backward", mutates_args=())
@@ -148,38 +158,45 @@ def memory_attention_backward_op(
     alpha: torch.Tensor,
     documents: torch.Tensor | None,
     query: torch.Tensor | None,
+    statistics: torch.Tensor,
     window: int,
     delay: int,
     query_offset: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of keys, values, beta0, beta1, alpha, query."""
     with torch.autocast(keys.device.type, enabled=False):
-        return native.backward(grad, keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset)
+        return native.backward(
+            grad, keys, values, beta0, beta1, alpha, documents, query, statistics, window, delay, query_offset
+        )
 
 
 @memory_attention_backward_op.register_fake
-def _(grad, keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset):
-    by_head = native.head_major(keys)
-
-    def folded(tensor: torch.Tensor) -> torch.Tensor:
-        batch, heads, *rest = tensor.shape
-        return native.unfold(tensor.new_empty((batch * heads, *rest)), batch, heads, by_head)
-
-    grad_query = keys.new_empty(0) if query is None else folded(query)
-    parameters = (torch.empty_like(beta0), torch.empty_like(beta1), torch.empty_like(alpha))
-    return folded(keys), folded(values), *parameters, grad_query
+def _(grad, keys, values, beta0, beta1, alpha, documents, query, statistics, window, delay, query_offset):
+    by_head = head_major(keys)
+    grad_query = keys.new_empty(0) if query is None else folded_like(query, query.shape, query.dtype, by_head)
+    return (
+        folded_like(keys, keys.shape, keys.dtype, by_head),
+        folded_like(values, values.shape, values.dtype, by_head),
+        torch.empty_like(beta0),
+        torch.empty_like(beta1),
+        torch.empty_like(alpha),
+        grad_query,
+    )
 
 
 def _setup_context(ctx, inputs, output) -> None:
     keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset = inputs
-    ctx.save_for_backward(keys, values, beta0, beta1, alpha, documents, query)
+    ctx.save_for_backward(keys, values, beta0, beta1, alpha, documents, query, output[1])
+    ctx.set_materialize_grads(False)
     ctx.span = (window, delay, query_offset)
 
 
-def _backward(ctx, grad):
+def _backward(ctx, grad, grad_statistics):
     tensors = ctx.saved_tensors
+    if grad is None:
+        return (None,) * 10
     *grads, grad_query = memory_attention_backward_op(grad, *tensors, *ctx.span)
-    return *grads, None, None if tensors[-1] is None else grad_query, None, None, None
+    return *grads, None, None if tensors[6] is None else grad_query, None, None, None
 
 
 memory_attention_op.register_autograd(_backward, setup_context=_setup_context)

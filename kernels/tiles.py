@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+# Sizes are tuned for a CPU with 2 MB of second-level cache a core; elements of float32.
 LONG_TERM_ROWS = 64
-SHORT_TERM_ROWS = 64
+SHORT_TERM_ROWS = 32
+TILE_ELEMENTS = 1 << 20
 SCAN_CHUNK = 16
+SCAN_ELEMENTS = 1 << 18
 
 
 def query_blocks(rows: int, length: int, offset: int, window: int, delay: int) -> Iterator[tuple[int, int, int, int]]:
@@ -29,3 +32,8 @@ def query_blocks(rows: int, length: int, offset: int, window: int, delay: int) -
         if pair < pair_end:
             yield row, row_end, pair, pair_end
         row = row_end
+
+
+def padded_length(length: int) -> int:
+    """Positions a scan over ``length`` of them computes: one short chunk, or whole chunks."""
+    return length if length <= SCAN_CHUNK else -(-length // SCAN_CHUNK) * SCAN_CHUNK

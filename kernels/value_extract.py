@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from . import value_native as native
-from .attention_native import unfold
 from .checks import check_documents, check_float, check_parameter, check_tensor, parameter_dtype
 from .dispatch import choose_path
+from .folding import folded_like
 from .reference import value_extract_reference
 
 
@@ -60,14 +60,10 @@ def value_extract_op(
         return native.forward(psi, gamma, scale, documents)
 
 
-def _folded_like(psi: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    batch, heads, *rest = shape
-    return unfold(psi.new_empty((batch * heads, *rest), dtype=dtype), batch, heads, True)
-
-
 @value_extract_op.register_fake
 def _(psi, gamma, scale, documents):
-    return _folded_like(psi, psi.shape, psi.dtype), _folded_like(psi, psi.shape[:3], parameter_dtype(psi.dtype))
+    norms = folded_like(psi, psi.shape[:3], parameter_dtype(psi.dtype), True)
+    return folded_like(psi, psi.shape, psi.dtype, True), norms
 
 
 @torch.library.custom_op("mmctl::value_extract_backward", mutates_args=())
@@ -86,7 +82,7 @@ def value_extract_backward_op(
 
 @value_extract_backward_op.register_fake
 def _(grad, psi, gamma, scale, documents, norms):
-    return _folded_like(psi, psi.shape, psi.dtype), torch.empty_like(gamma), torch.empty_like(scale)
+    return torch.empty_like(psi), torch.empty_like(gamma), torch.empty_like(scale)
 
 
 def _setup_context(ctx, inputs, output) -> None:
