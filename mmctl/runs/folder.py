@@ -1,0 +1,306 @@
+"""A run's folder: the truth about one run. Trackers, tables and reports are made from it.
+
+runs/<name>-<identity8>/seed<k>/
+  config.yaml       fully resolved configuration         overrides.txt    what the user typed
+  status.json       state, owner, heartbeat, attempt     provenance.json  code, versions, machine, command
+  metrics.jsonl     one object a line                    log.txt          everything printed
+  checkpoints/      step_N/, best.json                   eval/            <suite>.json
+  result.json       written last: finished = this exists and parses
+  lock              one writer at a time                 mlflow.json      the run's place in the tracking store
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mmctl.errors import MmctlError, UsageError
+from mmctl.runs import files, names, status
+from mmctl.runs.lock import Lock, say, waiting_lock
+
+if TYPE_CHECKING:
+    from mmctl.config import Config
+
+HEARTBEAT_EVERY = 5.0
+"""Seconds between two writes of the heartbeat, however often `heartbeat` is called."""
+
+
+class RunFolder:
+    """One run. Reading needs nothing; writing should happen inside `with run.lock()`."""
+
+    def __init__(self, place: names.Place) -> None:
+        self.path, self.name, self.identity, self.seed = place.path, place.name, place.identity, place.seed
+        self.label = place.label
+        self._lock = Lock(self.path / "lock", self.label)
+        self._beat = 0.0
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    # Making and finding
+
+    @classmethod
+    def create(cls, root: Path, config: Config, overrides: Sequence[str] = ()) -> RunFolder:
+        """A new folder, whole at once or not at all. MmctlError if this identity and seed has one already."""
+        from omegaconf import OmegaConf
+
+        from mmctl.config import identity, to_dict
+        from mmctl.runs import provenance
+
+        path = names.folder_of(root, config.name, identity(config), config.seed)
+        place = names.Place.of(path)
+        assert place is not None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.remove_leftovers(path.parent)
+            draft = files.temporary_name(path)
+            draft.mkdir()
+        except OSError as error:
+            raise files.WriteError(f"cannot create a run in {root}: {error.strerror or error}") from error
+        try:
+            (draft / "checkpoints").mkdir()
+            (draft / "eval").mkdir()
+            files.write_text(draft / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_dict(config))), durable=False)
+            files.write_text(
+                draft / "overrides.txt", "".join(provenance.redact(o) + "\n" for o in overrides), durable=False
+            )
+            files.write_json(draft / "provenance.json", provenance.collect(), durable=False)
+            status.write(draft / "status.json", status.changed(None, "planned", None, {}), durable=False)
+            for path_inside in draft.iterdir():
+                files.fsync_folder(path_inside) if path_inside.is_dir() else files.fsync_file(path_inside)
+            files.fsync_folder(draft)
+            # Two commands may make the same run under two names in the same second: one of them must lose.
+            with waiting_lock(root / ".create.lock"):
+                there = [place.label for place in names.places(root, place.identity) if place.seed == config.seed]
+                if there:
+                    raise MmctlError(f"run {there[0]} exists already in {root}")
+                os.rename(draft, path)  # refused if a folder with content is there
+                files.fsync_folder(path.parent)
+        except OSError as error:
+            raise files.WriteError(f"cannot create run {path}: {error.strerror or error}") from error
+        finally:
+            if draft.exists():
+                shutil.rmtree(draft, ignore_errors=True)
+        return cls(place)
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunFolder:
+        """The run at `path`. UsageError if there is none."""
+        path = Path(path).absolute()
+        place = names.Place.of(path)
+        if place is None or not (path / "config.yaml").is_file():
+            raise UsageError(
+                f"{path}: not the folder of a run (expected .../<name>-<identity>/seed<k> with a config.yaml)"
+            )
+        return cls(place)
+
+    @classmethod
+    def locate(cls, root: Path, config: Config) -> RunFolder | None:
+        """The run of this identity and seed, whatever its name; a finished one first if somebody copied it."""
+        from mmctl.config import identity
+
+        found = [cls(p) for p in names.places(root, identity(config)) if p.seed == config.seed]
+        return next((run for run in found if run.finished), found[0] if found else None)
+
+    @classmethod
+    def find(cls, root: Path, text: str) -> RunFolder:
+        """The run a person names: see `names.find`."""
+        return cls.open(names.find(root, text).path)
+
+    @classmethod
+    def all(cls, root: Path) -> Iterator[RunFolder]:
+        """Every run under `root`, by name and seed."""
+        return (cls(place) for place in names.places(root))
+
+    # Configuration, state, result
+
+    def config_dict(self) -> dict[str, Any]:
+        """config.yaml as written. MmctlError in one line if damaged."""
+        from omegaconf import OmegaConf
+
+        path = self.path / "config.yaml"
+        try:
+            # resolve=False: nothing in a run's folder is evaluated.
+            content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        except FileNotFoundError:
+            raise MmctlError(f"{path}: no such file") from None
+        except Exception as error:  # YAML and OmegaConf raise many kinds
+            raise MmctlError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
+        if not isinstance(content, dict):
+            raise MmctlError(f"{path}: damaged: no mapping of keys")
+        return content  # type: ignore[return-value]
+
+    def config(self) -> Config:
+        from mmctl.config import from_dict
+
+        try:
+            return from_dict(self.config_dict())
+        except UsageError as error:
+            raise MmctlError(f"{self.path / 'config.yaml'}: {error}") from None
+
+    @contextmanager
+    def lock(self, notify: Callable[[str], None] = say) -> Iterator[RunFolder]:
+        """Hold the run as its only writer. `lock.Locked` names the owner if somebody else does.
+
+        Taking over a dead owner's lock is said through `notify`.
+        """
+        with self._lock.acquire(notify):
+            files.remove_leftovers(self.path)
+            yield self
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """status.json; {} if missing or damaged. What is true is `state()`."""
+        return status.read(self.path / "status.json") or {}
+
+    def state(self) -> str:
+        """One of `status.STATES`."""
+        record = status.read(self.path / "status.json")
+        started = bool(self.checkpoint_steps()) or (self.path / "metrics.jsonl").exists()
+        return status.state(record, self.finished, started, self._lock.held or self._lock.alive())
+
+    def set_state(self, state: str, reason: str | None = None, **more: Any) -> None:
+        """Record a new state, durably. `running` makes this process the owner and counts an attempt."""
+        record = status.read(self.path / "status.json")
+        status.write(self.path / "status.json", status.changed(record, state, reason, more))
+        self._beat = time.monotonic()
+
+    def heartbeat(self, step: int) -> None:
+        """A sign of life; call it as often as you like, it writes every `HEARTBEAT_EVERY` seconds."""
+        if time.monotonic() - self._beat < HEARTBEAT_EVERY:
+            return
+        self._beat = time.monotonic()
+        record = {**(status.read(self.path / "status.json") or status.changed(None, "running", None, {}))}
+        status.write(self.path / "status.json", record | {"heartbeat": time.time(), "step": step}, durable=False)
+        self._lock.refresh()
+
+    @property
+    def finished(self) -> bool:
+        """Whether result.json exists and parses."""
+        try:
+            return isinstance(files.read_json(self.path / "result.json"), dict)
+        except MmctlError:
+            return False
+
+    def result(self) -> dict[str, Any]:
+        """result.json. MmctlError if the run is not finished."""
+        try:
+            return files.read_json(self.path / "result.json")
+        except MmctlError:
+            raise MmctlError(f"run {self.label} is {self.state()}: it has no result yet") from None
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """The last thing a run writes: with it the run is finished."""
+        files.write_json(self.path / "result.json", dict(result))
+
+    # Metrics
+
+    def append_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """One line {"step", "time" (Unix seconds), **values}; NaN and infinities are kept, as strings."""
+        files.append_line(self.path / "metrics.jsonl", {"step": step, "time": round(time.time(), 3), **values})
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All rows in order; a torn last line is left out."""
+        rows = files.read_lines(self.path / "metrics.jsonl")
+        return [{key: files.number(value) for key, value in row.items()} for row in rows]
+
+    def last_metrics(self) -> dict[str, Any]:
+        """The last whole row, {} if there is none, without reading the rest."""
+        try:
+            with open(self.path / "metrics.jsonl", "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+                row = json.loads(file.read().split(b"\n")[-2])
+        except (OSError, ValueError, IndexError):
+            return {}
+        return {key: files.number(value) for key, value in row.items()} if isinstance(row, dict) else {}
+
+    def truncate_metrics(self, step: int) -> None:
+        """Cut what lies beyond `step`, before resuming from it."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return
+        rows = files.read_lines(path, skip_damaged=True)
+        kept = [row for row in rows if isinstance(row.get("step"), int) and row["step"] <= step]
+        text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in kept)
+        if text.encode() != path.read_bytes():
+            files.write_text(path, text)
+
+    # Checkpoints
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def checkpoint_steps(self) -> list[int]:
+        from mmctl.runs import checkpoint
+
+        return checkpoint.steps(self.checkpoints)
+
+    def save_checkpoint(
+        self, step: int, payload: Mapping[str, Any], *, keep: int | None = None, best: bool = False
+    ) -> Path:
+        """payload: {"tensors": {group: {name: tensor}}, "state": {...}}. Keeps `keep` (default operation.keep) and the best."""
+        from mmctl.runs import checkpoint
+
+        if keep is None:
+            keep = int(self.config_dict().get("operation", {}).get("keep", 2))
+        metrics = self.path / "metrics.jsonl"
+        if metrics.exists():  # a checkpoint promises that the metrics up to it are there
+            files.fsync_file(metrics)
+        return checkpoint.save(self.checkpoints, step, payload["tensors"], payload["state"], keep=keep, best=best)
+
+    def latest_checkpoint(self) -> int | None:
+        """The newest step whose files are all there with the right sizes; `load_checkpoint` also checks their content."""
+        from mmctl.runs import checkpoint
+
+        return next((s for s in reversed(self.checkpoint_steps()) if checkpoint.looks_whole(self.checkpoints, s)), None)
+
+    def load_checkpoint(self, step: int | None = None, map_location: str = "cpu") -> dict[str, Any]:
+        """{"step", "tensors", "state"} of `step`, or of the newest undamaged checkpoint (stderr says what was passed over).
+
+        MmctlError in one line if there is none.
+        """
+        from mmctl.runs import checkpoint
+
+        loaded = checkpoint.load(self.checkpoints, step, map_location, lambda text: say(f"{self.label}: {text}"))
+        return {"step": loaded.step, "tensors": loaded.tensors, "state": loaded.state}
+
+    # Evaluations, provenance, log
+
+    def write_evaluation(self, stem: str, evaluation: Mapping[str, Any]) -> None:
+        """eval/<stem>.json."""
+        if names.safe_name(stem) != stem:
+            raise ValueError(f"{stem!r} is no name for an evaluation")
+        (self.path / "eval").mkdir(exist_ok=True)
+        files.write_json(self.path / "eval" / f"{stem}.json", dict(evaluation))
+
+    def evaluation(self, stem: str) -> dict[str, Any] | None:
+        """None if it was not made; MmctlError if its file is damaged."""
+        path = self.path / "eval" / f"{stem}.json"
+        return files.read_json(path) if path.exists() else None
+
+    def evaluations(self) -> dict[str, dict[str, Any]]:
+        """All of them by stem, in order of name."""
+        return {path.stem: files.read_json(path) for path in sorted((self.path / "eval").glob("[!.]*.json"))}
+
+    def provenance(self) -> dict[str, Any]:
+        return files.read_json(self.path / "provenance.json")
+
+    def add_provenance(self, **more: Any) -> None:
+        """What is known only once the run starts: device, kernel path."""
+        files.write_json(self.path / "provenance.json", self.provenance() | more)
+
+    @property
+    def log_path(self) -> Path:
+        return self.path / "log.txt"
+
+    def log(self, text: str) -> None:
+        """Append to log.txt."""
+        with open(self.log_path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text if text.endswith("\n") else text + "\n")

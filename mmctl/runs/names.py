@@ -1,0 +1,129 @@
+"""Where runs lie and how they are found: `runs/<name>-<identity8>/seed<k>`. The name is only for the eye."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmctl.errors import UsageError, nearest
+
+LONGEST = 80
+SHOWN = 6
+"""Candidates named in an error."""
+_RUN = re.compile(r"(?P<name>.+)-(?P<identity>[0-9a-f]{8})")
+_SEED = re.compile(r"seed(-?\d+)")
+
+
+def runs_root(option: str | Path | None = None) -> Path:
+    """Absolute folder of all runs: the `--runs` option, else MMCTL_RUNS, else ./runs. It need not exist."""
+    return Path(option or os.environ.get("MMCTL_RUNS") or "runs").expanduser().absolute()
+
+
+def safe_name(name: str) -> str:
+    """`name` as one folder name that stays inside its parent: letters, digits and `_.+=-`, not hidden, at most 80."""
+    name = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9_.+=-]+", "-", name))
+    return name.lstrip(".-")[:LONGEST].rstrip(".-") or "run"
+
+
+def folder_of(root: Path, name: str, identity: str, seed: int) -> Path:
+    if not re.fullmatch(r"[0-9a-f]{8}", identity):
+        raise ValueError(f"{identity!r} is no identity of 8 hex digits")
+    return root / f"{safe_name(name)}-{identity}" / f"seed{int(seed)}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A run's folder and what its path says."""
+
+    path: Path
+    name: str
+    identity: str
+    seed: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}-{self.identity}/seed{self.seed}"
+
+    @classmethod
+    def of(cls, path: Path) -> Place | None:
+        """None if the path is not that of a run."""
+        run, seed = _RUN.fullmatch(path.parent.name), _SEED.fullmatch(path.name)
+        return cls(path, run["name"], run["identity"], int(seed[1])) if run and seed else None
+
+
+def _folders(path: Path) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+
+
+def places(root: Path, identity: str | None = None) -> Iterator[Place]:
+    """Every run under `root` (of one identity), ordered by name and then seed."""
+    for folder in _folders(root):
+        run = _RUN.fullmatch(folder)
+        if run and identity in (None, run["identity"]):
+            found = (Place.of(root / folder / child) for child in _folders(root / folder))
+            yield from sorted((p for p in found if p), key=lambda p: p.seed)
+
+
+def index(root: Path) -> dict[tuple[str, int], list[Place]]:
+    """(identity, seed) -> its folders (one, unless somebody copied a run). One pass, for looking many up."""
+    found: dict[tuple[str, int], list[Place]] = {}
+    for place in places(root):
+        found.setdefault((place.identity, place.seed), []).append(place)
+    return found
+
+
+def find(root: Path, text: str) -> Place:
+    """The run a person means by a path, `name`, `name/seedK`, `identity`, `name-identity` or these with `/seedK`.
+
+    UsageError in one line: the nearest names if nothing fits, the candidates if several do.
+    """
+    wanted = text.strip().rstrip("/")
+    if not wanted:
+        raise UsageError("an empty run name; expected a name, an identity or a folder")
+    for path in (Path(wanted).expanduser().absolute(), root / wanted):
+        if path.is_dir() and path != root:
+            if place := Place.of(path):
+                return place
+            if _RUN.fullmatch(path.name):
+                return _only(text, list(_seeds(path)))
+    everything = list(places(root))
+    if not everything:
+        raise UsageError(f'run "{text}": there are no runs in {root}')
+    head, _, tail = wanted.rpartition("/")
+    seed = _SEED.fullmatch(tail) if head else None
+    name = head if seed else wanted
+    matches = [p for p in everything if name in (p.name, p.identity, f"{p.name}-{p.identity}")]
+    if not matches and name:
+        matches = [p for p in everything if safe_name(name) == p.name]
+    if seed and matches:
+        chosen = [p for p in matches if p.seed == int(seed[1])]
+        if not chosen:
+            have = ", ".join(sorted({f"seed{p.seed}" for p in matches}))
+            raise UsageError(f'run "{text}": "{name}" has no {tail}; there are: {have}')
+        matches = chosen
+    if not matches:
+        valid = {p.name for p in everything} | ({p.label for p in everything} if "/" in wanted else set())
+        hint = nearest(wanted, valid, "runs")
+        raise UsageError(f'run "{text}": no such run in {root}{hint}')
+    return _only(text, matches)
+
+
+def _seeds(folder: Path) -> Iterator[Place]:
+    return (place for child in _folders(folder) if (place := Place.of(folder / child)))
+
+
+def _only(text: str, matches: Iterable[Place]) -> Place:
+    found = sorted(matches, key=lambda p: (p.label, str(p.path)))
+    if not found:
+        raise UsageError(f'run "{text}": that folder holds no seed')
+    if len(found) > 1:
+        labels = ", ".join(p.label for p in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
+        raise UsageError(f'run "{text}" is ambiguous: {labels}')
+    return found[0]

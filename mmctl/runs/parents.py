@@ -1,0 +1,158 @@
+"""Parent runs: one run of the store for an ablation, whose children are the runs it trained.
+
+What a parent is called, its numbers and its files are also kept in `<sweep folder>/mlflow.json`, so that it can be made
+again in another store and its children find it there.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mmctl.errors import MmctlError
+from mmctl.runs import files, names
+from mmctl.runs.lock import say, waiting_lock
+from mmctl.runs.store import Store, StoreError, clean_key, connect, explained, finite, milliseconds, run_by_tag
+
+STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+
+
+class Parent:
+    """A parent run. The store being down never raises: it is said once, the record is kept, and `sync` sends it."""
+
+    def __init__(self, root: Path, folder: Path, name: str, tags: Mapping[str, str] | None = None) -> None:
+        self.root, self.folder, self.name = root, folder, name
+        self._said = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise files.WriteError(f"cannot write in {folder}: {error.strerror or error}") from error
+        self._update(lambda record: record["tags"].update(tags or {}))
+
+    @property
+    def run_id(self) -> str:
+        """What children are given as `parent_run_id`. A place holder that `resolve` understands while the store is down."""
+        record = self._read()
+        return record["ids"][-1] if record["ids"] else record["pending"]
+
+    def metrics(self, values: Mapping[str, float]) -> None:
+        """Scores of the ablation; the last value of a name counts."""
+        self._update(lambda record: record["metrics"].update(values))
+        self._try()
+
+    def artifacts(self, paths: Iterable[Path], place: str | None = None) -> None:
+        """Figures, tables and reports, sent under `place`/."""
+        self._update(lambda record: record["artifacts"].update({str(Path(p).absolute()): place for p in paths}))
+        self._try()
+
+    def finish(self, state: str = "finished") -> None:
+        """finished | failed | interrupted."""
+        if state not in STATUS:
+            raise ValueError(f"{state!r} is no state of a parent run")
+        self._update(lambda record: record.update(state=state, ended=time.time()))
+        self._try()
+
+    def start(self) -> Parent:
+        self._update(lambda record: record.update(state="running"))
+        self._try()
+        return self
+
+    def _try(self) -> None:
+        try:
+            self.send(connect(self.root))
+        except (StoreError, files.WriteError) as error:
+            if not self._said:
+                say(f'{error}; going on without it, "mmctl runs sync" catches up')
+            self._said = True
+
+    def send(self, store: Store) -> str:
+        """Bring the store up to the record; returns the run's id there. StoreError."""
+        record = self._read()
+        with explained(store.uri):
+            found = run_by_tag(store, "mmctl.run", record["uid"])
+            if found is None:
+                tags = {"mmctl.run": record["uid"], "mlflow.source.name": "mmctl", **record["tags"]}
+                started = milliseconds(record["created"])
+                found = store.client.create_run(store.experiment, started, tags, run_name=self.name)
+            run_id = str(found.info.run_id)
+            if record["runs"].get(store.shown) != run_id:
+                self._update(lambda r: (r["runs"].update({store.shown: run_id}), r["ids"].append(run_id)))
+            self._send_content(store, found, record)
+        return run_id
+
+    def _send_content(self, store: Store, found: Any, record: dict[str, Any]) -> None:
+        from mlflow.entities import Metric, RunTag
+
+        run_id, now = found.info.run_id, int(time.time() * 1000)
+        values = {clean_key(key): value for key, value in record["metrics"].items() if finite(value)}
+        new = [Metric(k, float(v), now, 0) for k, v in values.items() if found.data.metrics.get(k) != float(v)]
+        tags = [RunTag(k, str(v)) for k, v in record["tags"].items() if found.data.tags.get(k) != str(v)]
+        for start in range(0, max(len(new), len(tags)), 50):
+            store.client.log_batch(run_id, metrics=new[start : start + 50], tags=tags[start : start + 50])
+        for path, place in record["artifacts"].items():
+            stamp = files.stamp(Path(path))
+            key = f"{run_id} {path}"
+            if stamp and record["sent"].get(key) != stamp:
+                store.client.log_artifact(run_id, path, place)
+                self._update(lambda r, key=key, stamp=stamp: r["sent"].update({key: stamp}))
+        status = STATUS[record["state"]]
+        if found.info.status != status:
+            if status == "RUNNING":
+                store.client.update_run(run_id, status=status)
+            else:
+                store.client.set_terminated(run_id, status, milliseconds(record.get("ended")))
+
+    def _read(self) -> dict[str, Any]:
+        return _records(self.folder)[self.name]
+
+    def _update(self, change: Any) -> None:
+        with waiting_lock(self.folder / ".mlflow.lock"):
+            records = _records(self.folder)
+            if self.name not in records:
+                uid = uuid.uuid4().hex
+                records[self.name] = {
+                    "uid": uid,
+                    "pending": f"pending-{uid}",
+                    "created": time.time(),
+                    "state": "running",
+                    "ids": [],
+                    "runs": {},
+                    "sent": {},
+                    **{"tags": {}, "metrics": {}, "artifacts": {}},
+                }
+            change(records[self.name])
+            files.write_json(self.folder / "mlflow.json", {"parents": records})
+
+
+def parent_run(root: Path, name: str, tags: Mapping[str, str] | None = None, folder: Path | None = None) -> Parent:
+    """The parent run `name` of the sweep in `folder` (default runs/sweeps/<name>): the one there was, or a new one."""
+    return Parent(root, folder or root / "sweeps" / names.safe_name(name), name, tags).start()
+
+
+def parents(root: Path) -> Iterator[Parent]:
+    """All that are recorded under runs/sweeps."""
+    for path in sorted(root.glob("sweeps/*/mlflow.json")):
+        for name in _records(path.parent):
+            yield Parent(root, path.parent, name)
+
+
+def resolve(root: Path, run_id: str | None, store: Store) -> str | None:
+    """The id, in `store`, of the parent run once known as `run_id`; None if it is not there (yet)."""
+    if run_id is None:
+        return None
+    for path in root.glob("sweeps/*/mlflow.json"):
+        for record in _records(path.parent).values():
+            if run_id in (record["pending"], *record["ids"]):
+                return record["runs"].get(store.shown)
+    return None if run_id.startswith("pending-") else run_id
+
+
+def _records(folder: Path) -> dict[str, Any]:
+    try:
+        content = files.read_json(folder / "mlflow.json")
+        return dict(content["parents"])
+    except (MmctlError, KeyError, TypeError, ValueError):
+        return {}  # missing, or damaged: a mirror's notes can be made anew
