@@ -89,7 +89,8 @@ def evaluate(
     measured = {stem: result for stem, result in results.items() if result["scores"]}
     for stem, result in measured.items():
         folder.write_evaluation(stem, result)
-    mirror(folder, config, measured)
+    if measured:
+        mirror(folder, config)
     if as_json:
         print(json.dumps(list(results.values()), indent=2))
     else:
@@ -142,16 +143,11 @@ def settings_mark(trained_as: Any, config: Any) -> str:
     return f"+settings={hashlib.sha256(mark.encode()).hexdigest()[:8]}"
 
 
-def mirror(folder: Any, config: Any, measured: dict[str, dict[str, Any]]) -> None:
-    """Log the scores to the run's MLflow run, leaving its state as it is."""
-    if not (config.operation.mlflow and measured):
-        return
+def mirror(folder: Any, config: Any) -> None:
+    """Bring the run's MLflow run up to its folder, which holds the new scores; its state there stays what it is."""
+    state = folder.state()
+    if not config.operation.mlflow or state in ("planned", "running"):
+        return  # a run in progress is followed by its own process
     from mmctl.runs import Mirror
 
-    tracking = Mirror.start(folder)
-    step = folder.latest_checkpoint() or 0
-    tracking.log(
-        step, {f"{stem}/{name}": score["value"] for stem, r in measured.items() for name, score in r["scores"].items()}
-    )
-    tracking.artifacts([folder.path / "eval" / f"{stem}.json" for stem in measured])
-    tracking.finish(folder.state(), None)
+    Mirror.start(folder).finish(state)

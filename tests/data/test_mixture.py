@@ -111,6 +111,7 @@ def test_documents_appear_only_where_a_window_holds_a_boundary() -> None:
     with_documents = [b for b in batches if b.documents is not None]
     assert 0 < len(with_documents) < len(batches)
     for batch in with_documents:
+        assert batch.documents is not None
         assert batch.documents.dtype == np.int32
         assert (np.diff(batch.documents, axis=1) >= 0).all()
         assert (batch.documents[batch.task == batch.names.index("icl")] == 0).all()

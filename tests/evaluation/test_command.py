@@ -149,38 +149,43 @@ def test_help_needs_neither_torch_nor_mlflow() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_scores_go_to_mlflow_and_the_runs_state_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_reach_mlflow_and_the_runs_state_there_stays(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    from mmctl.cli.evaluate import mirror
+    from mmctl.runs import RunFolder
+    from mmctl.runs.store import clean_key
+
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    run("tiny", "--runs", root, "-s", "in-context", "m=4")
+    folder = RunFolder.find(root, "tiny")
+    config = folder.config()
+    mirror(folder, config)
+    assert not (tmp_path / "mlflow.db").exists()  # operation.mlflow=false
+    config.operation.mlflow = True
+    folder.set_state("finished")
+    mirror(folder, config)
+    client = mlflow.MlflowClient(store)
+    experiments = [e.experiment_id for e in client.search_experiments()]
+    (tracked,) = client.search_runs(experiments)
+    assert tracked.info.status == "FINISHED"
+    evaluation = folder.evaluation("in-context+m=4")
+    assert evaluation is not None
+    assert len(evaluation["scores"]) > 4
+    for name, score in evaluation["scores"].items():
+        assert tracked.data.metrics[clean_key(f"in-context+m=4/{name}")] == score["value"]
+
+
+def test_a_run_in_progress_is_left_to_its_own_mirror(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mmctl.cli.evaluate import mirror
     from mmctl.runs import RunFolder
 
-    told: list[tuple] = []
-
-    class Recorder:
-        @classmethod
-        def start(cls, folder: RunFolder) -> Recorder:
-            told.append(("start", folder.label))
-            return cls()
-
-        def log(self, step: int, values: dict[str, float]) -> None:
-            told.append(("log", step, values))
-
-        def artifacts(self, paths: list[Path]) -> None:
-            told.append(("artifacts", [path.name for path in paths]))
-
-        def finish(self, state: str, reason: str | None) -> None:
-            told.append(("finish", state, reason))
-
-    monkeypatch.setattr("mmctl.runs.Mirror", Recorder, raising=False)
-    folder = RunFolder.find(root, "tiny")
+    monkeypatch.setattr("mmctl.runs.Mirror.start", lambda *a: pytest.fail("a second mirror was started"))
+    folder = RunFolder.find(root, "half")
     config = folder.config()
-    measured = {"in-context+m=4": {"scores": {"icl/accuracy@1x": {"value": 0.5}}}}
-    mirror(folder, config, measured)
-    assert told == []  # operation.mlflow=false
     config.operation.mlflow = True
-    mirror(folder, config, measured)
-    assert told == [
-        ("start", folder.label),
-        ("log", 3, {"in-context+m=4/icl/accuracy@1x": 0.5}),
-        ("artifacts", ["in-context+m=4.json"]),
-        ("finish", folder.state(), None),
-    ]
+    monkeypatch.setattr(folder.__class__, "state", lambda self: "running")
+    mirror(folder, config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,13 +52,13 @@ def test_a_learner_gets_every_label_whose_class_shared_a_word_before_and_no_firs
 
 def test_a_constant_answer_is_at_chance() -> None:
     config = quick_config("evaluation.examples=1200", "evaluation.lengths=[1]")
-    task = build_task("facts", config.data)
+    task: Any = build_task("facts", config.data)
     result = evaluate(Constant(int(task.first_object)), config, "persistent")
     low, high = result["scores"]["facts/accuracy@1x"]["interval"]
     # The table is what it is: that object's true share of the 1,500 facts is inside the interval, near 1/64.
     assert low <= (task.table[:, 2] == task.first_object).mean() <= high
     assert result["tasks"]["facts@1x"]["chance"] == 1 / 64
-    icl = build_task("icl", config.data)
+    icl: Any = build_task("icl", config.data)
     blind = evaluate(Constant(int(icl.first_label)), config, "in-context")["scores"]["icl/accuracy@1x"]
     assert blind["interval"][0] <= 1 / 12 <= blind["interval"][1]
 
