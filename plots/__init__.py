@@ -1,13 +1,26 @@
 """The figures, one file each. A new figure is one file here and one line in `FIGURES`.
 
 A figure's module has `collect(...)`, which reads runs or a sweep into plain data; `plot(data)`, which turns that data into
-a `matplotlib.figure.Figure` and touches nothing else; and `command(...)`, what `mmctl plot <figure>` runs. Modules are
-named here as strings and imported when first used, so that `mmctl --help` stays fast.
+a `matplotlib.figure.Figure` and touches nothing else; `draw_sweep(sweep, directory)`, which does both and saves; and
+`command(...)`, what `mmctl plot <figure>` runs. Modules are named here as strings and imported when first used, so that
+`mmctl --help` stays fast.
 """
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
+
+from mmctl.errors import UsageError, nearest
+
 FIGURES: dict[str, str] = {
-    "attention-distribution": "mmctl.plots.attention_distribution:command",
-    "flops-accuracy": "mmctl.plots.flops_accuracy:command",
+    "attention-distribution": "mmctl.plots.attention_distribution",
+    "flops-accuracy": "mmctl.plots.flops_accuracy",
 }
+
+
+def figure(name: str) -> ModuleType:
+    """The module of a registered figure. UsageError with the nearest name when there is none."""
+    if name not in FIGURES:
+        raise UsageError(f'figure "{name}": no such figure{nearest(name, FIGURES, "figures")}')
+    return importlib.import_module(FIGURES[name])

@@ -6,7 +6,7 @@ transformer with positions depends on them everywhere; a mosaic's curve is flat 
 Memory Mosaics v2 (arXiv 2507.03285) promises the same split into its long- and short-term memories.
 
 Two numbers say the same without eyes. *Flatness* is the coefficient of variation over the visible positions further than
-`near` from the end (0 = perfectly flat), beside the part of it that sampling noise alone would give; *peak mass* is the
+`near` before the query (0 = perfectly flat), beside the part of it that sampling noise alone would give; *peak mass* is the
 weight on the last `near` positions. Both are taken per head and averaged over heads.
 """
 
@@ -15,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 from mmctl.errors import UsageError, nearest
-from mmctl.plots import style
+
+from . import sources, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,12 +37,19 @@ TITLES = {
     "attention": "attention",
     "attention-long": "long-range heads",
     "attention-short": "short-range heads",
+    "contextual": "contextual memory",
     "long-term": "long-term memory",
     "short-term": "short-term memory",
 }
 BATCH_TOKENS = 8192
 DRAWN_LAYERS = 6
 SEED = 512
+DRAWS = 20
+
+
+def peak_begin(length: int, near: int) -> int:
+    """First of the `near` positions before the last query, which stands at length - 1 (and may see itself too)."""
+    return max(length - 1 - near, 0)
 
 
 @dataclass(frozen=True)
@@ -52,17 +61,17 @@ class Panel:
 
     def numbers(self, near: int, sequences: int) -> dict[str, Any]:
         """Flatness, its share explained by noise, and peak mass. None where no visible position is far from the end."""
-        length = self.mean.shape[1]
-        far = self.mean[:, : max(length - near, 0)]
+        begin = peak_begin(self.mean.shape[1], near)
+        far = self.mean[:, :begin]
         visible = far.max(axis=0, initial=0.0) > 0.0
         flatness: list[float] | None = None
         noise: list[float] | None = None
         if visible.sum() >= 2:
             level = far[:, visible].mean(axis=1)
             flatness = (far[:, visible].std(axis=1) / level).tolist()
-            variance = self.deviation[:, : far.shape[1]][:, visible] ** 2 / sequences
+            variance = self.deviation[:, :begin][:, visible] ** 2 / sequences
             noise = (np.sqrt(variance.mean(axis=1)) / level).tolist()
-        peak = self.mean[:, max(length - near, 0) :].sum(axis=1).tolist()
+        peak = self.mean[:, begin:].sum(axis=1).tolist()
         return {
             "flatness": _average(flatness),
             "flatness_from_noise": _average(noise),
@@ -118,8 +127,13 @@ def measure(model: Any, batches: Iterator[Any]) -> tuple[dict[str, Panel], int]:
 
 
 def collect(
-    runs: Sequence[RunFolder], *, length: int | None = None, sequences: int = 128, task: str | None = None,
-    near: int | None = None, progress: Any = None,
+    runs: Sequence[RunFolder],
+    *,
+    length: int | None = None,
+    sequences: int = 128,
+    task: str | None = None,
+    near: int | None = None,
+    progress: Any = None,
 ) -> list[Distribution]:
     """Measure each run on the same held-out sequences of `task`.
 
@@ -131,8 +145,6 @@ def collect(
 
     from mmctl.training.run import load_model
 
-    if sequences < 2:
-        raise UsageError(f"--sequences {sequences}: expected at least 2")
     configs = [run.config() for run in runs]
     length = length or _shared_length(runs, configs)
     windows = [config.model.window for config in configs if getattr(config.model, "window", None)]
@@ -146,10 +158,9 @@ def collect(
         step = max(1, BATCH_TOKENS // length)
         batches = (tokens[first : first + step].to(device) for first in range(0, sequences, step))
         panels, count = measure(model, batches)
-        name = f"{run.name}/seed{run.seed}"
-        distributions.append(Distribution(name, config.model.name, chosen, length, count, near, panels))
+        distributions.append(Distribution(run.label, config.model.name, chosen, length, count, near, panels))
         if progress:
-            progress(f"{name}: {count} sequences of {length} tokens of {chosen}")
+            progress(f"{run.label}: {count} sequences of {length} tokens of {chosen}")
     return distributions
 
 
@@ -162,30 +173,34 @@ def plot(distributions: Sequence[Distribution], layers: Sequence[int] | None = N
     columns = [len(d.memories()) for d in distributions]
     floor, ceiling = _limits(distributions)
     with style.house_style():
-        drawn = style.figure(max(4.2, 0.5 + 2.1 * sum(columns)), 1.35 + 1.45 * len(shown))
-        # A group's own width, plus what its axis labels need: panels of different runs end up equally wide.
-        groups = drawn.subfigures(1, len(distributions), width_ratios=[c + 0.25 for c in columns], squeeze=False)[0]
+        wide = 2.1 if sum(columns) <= 3 else 1.6
+        drawn = style.figure(max(4.2, 0.7 + wide * sum(columns)), 1.45 + 1.45 * len(shown))
+        # The first group also holds the y labels: with their room added, panels of all runs are equally wide.
+        ratios = [c * wide + (0.7 if place == 0 else 0.0) for place, c in enumerate(columns)]
+        groups = drawn.subfigures(1, len(distributions), width_ratios=ratios, squeeze=False)[0]
         for place, (group, one) in enumerate(zip(groups, distributions, strict=True)):
-            group.suptitle(f"{one.model}  ({one.run})", fontsize=9.5, color=style.INK)
+            group.suptitle(f"{one.model}\n{one.run}", fontsize=9, color=style.INK)
             grid = group.subplots(len(shown), len(one.memories()), squeeze=False, sharex=True, sharey=True)
             for row, layer in enumerate(shown):
                 for column, memory in enumerate(one.memories()):
                     axes = grid[row][column]
-                    _draw(axes, one, f"layer{layer}/{memory}")
+                    _draw(axes, one, f"layer{layer}/{memory}", narrow=wide < 2)
                     if row == 0:
                         axes.set_title(TITLES.get(memory, memory))
-                    if column == 0:
+                    if column == 0 and place == 0:
                         axes.set_ylabel(f"layer {layer}")
+                    axes.tick_params(labelleft=column == 0 and place == 0)
             grid[0][0].set_yscale("log")
             grid[0][0].set_ylim(floor, ceiling)
+            grid[0][0].minorticks_off()
             grid[0][0].set_xlim(0, one.length)
             group.supxlabel("position attended to", fontsize=8.5)
             if place == 0:
                 group.supylabel("attention weight, mean over sequences (log)", fontsize=8.5)
         first = distributions[0]
         note = f"last query of {first.sequences} held-out sequences of {first.task}, T = {first.length}; shaded: last {first.near}"
-        drawn.suptitle(note + "; dotted: uniform over what is visible", fontsize=8, color=style.MUTED)
-        _legend(drawn, groups[-1])
+        drawn.suptitle(note, fontsize=8, color=style.MUTED)
+        _legend(drawn)
     return drawn
 
 
@@ -228,14 +243,14 @@ def summary(distributions: Sequence[Distribution]) -> dict[str, Any]:
     }
 
 
-def _draw(axes: Axes, one: Distribution, name: str) -> None:
+def _draw(axes: Axes, one: Distribution, name: str, *, narrow: bool) -> None:
     panel = one.panels.get(name)
     if panel is None:
         axes.text(0.5, 0.5, "no such layer", transform=axes.transAxes, ha="center", color=style.MUTED)
         return
     positions = np.arange(one.length)
     visible = panel.mean.max(axis=0) > 0.0
-    axes.axvspan(one.length - one.near, one.length, color="#efefef", linewidth=0, zorder=0)
+    axes.axvspan(peak_begin(one.length, one.near), one.length, color="#efefef", linewidth=0, zorder=0)
     for curve in panel.mean:
         axes.plot(positions, np.where(visible, curve, np.nan), color=style.COLOURS[5], linewidth=0.6, alpha=0.75)
     mean = np.where(visible, panel.mean.mean(axis=0), np.nan)
@@ -246,19 +261,22 @@ def _draw(axes: Axes, one: Distribution, name: str) -> None:
         axes.plot(seen, uniform, color=style.COLOURS[4], linewidth=0.9, linestyle=(0, (1, 1.5)))
     numbers = panel.numbers(one.near, one.sequences)
     flat, noise = numbers["flatness"], numbers["flatness_from_noise"]
-    text = "flatness –" if flat is None else f"flatness {flat:.2f} (noise {noise:.2f})"
+    text = "flatness –" if flat is None else f"flatness {flat:.2f}{chr(10) if narrow else ' '}(noise {noise:.2f})"
     text += f"\npeak mass {numbers['peak_mass']:.2f}"
     axes.text(0.03, 0.95, text, transform=axes.transAxes, va="top", fontsize=7, color=style.INK)
 
 
-def _legend(drawn: Figure, _: Any) -> None:
+def _legend(drawn: Figure) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], color=style.COLOURS[5], linewidth=1.0, label="one head"),
         Line2D([], [], color=style.INK, linewidth=1.3, label="mean over heads"),
+        Line2D(
+            [], [], color=style.COLOURS[4], linewidth=0.9, linestyle=(0, (1, 1.5)), label="uniform over what is visible"
+        ),
     ]
-    drawn.legend(handles=handles, loc="outside lower center", ncols=2)
+    drawn.legend(handles=handles, loc="outside lower center", ncols=3)
 
 
 def _limits(distributions: Sequence[Distribution]) -> tuple[float, float]:
@@ -282,7 +300,7 @@ def _average(values: list[float] | None) -> float | None:
 def _shared_length(runs: Sequence[RunFolder], configs: Sequence[Config]) -> int:
     lengths = {config.data.length for config in configs}
     if len(lengths) > 1:
-        each = ", ".join(f"{run.name} {config.data.length}" for run, config in zip(runs, configs, strict=True))
+        each = ", ".join(f"{run.label} {config.data.length}" for run, config in zip(runs, configs, strict=True))
         raise UsageError(f"the runs' training lengths differ ({each}): give --length")
     return int(lengths.pop())
 
@@ -294,13 +312,106 @@ def _usual_task(config: Config) -> str:
 
 def _held_out(config: Config, task: str, sequences: int, length: int) -> NDArray[np.int64]:
     """`sequences` held-out sequences of `length` tokens of the run's own data, the same ones at every call."""
-    from mmctl import data
+    from mmctl.data import TASKS, build_task
 
-    if task not in data.TASKS:
-        raise UsageError(f'--task "{task}": no such task{nearest(task, data.TASKS, "tasks")}')
-    built = data.build_task(task, config.data)
-    return built.sample(np.random.default_rng([SEED, length]), sequences, length, "held-out").tokens
+    if task not in TASKS:
+        raise UsageError(f'--task "{task}": no such task{nearest(task, TASKS, "tasks")}')
+    if sequences < 2:
+        raise UsageError(f"--sequences {sequences}: expected at least 2")
+    source = build_task(task, config.data)
+    reason = source.unavailable(length, "held-out")
+    if reason:
+        raise UsageError(f"--length {length}: {reason}")
+    # A window over two documents would show a query what it never sees in training, so such windows are passed over.
+    rng, kept, found = np.random.default_rng([SEED, length]), [], 0
+    for _ in range(DRAWS):
+        batch = source.sample(rng, sequences, length, "held-out")
+        whole = (
+            batch.tokens if batch.documents is None else batch.tokens[batch.documents[:, 0] == batch.documents[:, -1]]
+        )
+        kept.append(whole)
+        found += len(whole)
+        if found >= sequences:
+            return np.concatenate(kept)[:sequences]
+    raise UsageError(
+        f"--length {length}: only {found} of {DRAWS * sequences} held-out windows of {task} lie inside one document; "
+        "expected a smaller --length or --sequences"
+    )
 
 
-def default_directory(run: RunFolder) -> Path:
-    return run.path / "figures"
+def draw(runs: Sequence[RunFolder], directory: Path, **options: Any) -> dict[str, Path]:
+    """Measure, draw and save the figure of `runs`; options are those of `collect`. Returns the paths by kind."""
+    found = collect(runs, **options)
+    names = "-".join(dict.fromkeys(one.model for one in found))
+    return style.save(
+        plot(found),
+        directory,
+        style.slug(f"attention-distribution-{names}-T{found[0].length}"),
+        rows(found),
+        title=TITLE,
+        runs=[one.run for one in found],
+        n=found[0].sequences,
+        numbers=summary(found),
+    )
+
+
+def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
+    """The figure for a sweep: one baseline run of each model in it, side by side."""
+    return draw(sources.baseline_runs(sweep), directory)
+
+
+def command(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Runs, side by side (default: one of each model in the newest sweep).",
+            show_default=False,
+        ),
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            "--length", "-T", min=2, help="Tokens a sequence (default: the training length).", show_default=False
+        ),
+    ] = None,
+    sequences: Annotated[int, typer.Option("--sequences", help="Held-out sequences to average over.")] = 256,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", help="Task to read (default: text, or the run's heaviest task).", show_default=False),
+    ] = None,
+    near: Annotated[
+        int | None,
+        typer.Option(
+            "--near", min=1, help="Last positions that count as the peak (default: h of the runs).", show_default=False
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder for the figure (default: the run's or the sweep's figures/).", show_default=False
+        ),
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).", show_default=False),
+    ] = None,
+) -> None:
+    """Where the last query looks: its weight on every earlier position, per layer and memory.
+
+    Writes PNG, PDF, CSV (every plotted number) and JSON (flatness and peak mass), and logs them to MLflow.
+
+    Example: mmctl plot attention-distribution transformer mosaic-v2 --length 512
+    """
+    from mmctl.runs import RunFolder, runs_root
+
+    where = runs_root(root)
+    if runs:
+        chosen = [RunFolder.find(where, text) for text in runs]
+        directory = out or chosen[0].path / "figures"
+    else:
+        sweep = sources.find_sweep(where, None)
+        chosen = sources.baseline_runs(sweep)
+        directory = out or sweep / "figures"
+    paths = draw(chosen, directory, length=length, sequences=sequences, task=task, near=near, progress=sources.progress)
+    sources.announce(paths, chosen)

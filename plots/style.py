@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,9 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+
+from mmctl.errors import MmctlError
+from mmctl.runs import files
 
 INK, MUTED, GRID = "#1a1a1a", "#5c5c5c", "#dcdcdc"
 
@@ -81,7 +83,8 @@ def house_style() -> Iterator[None]:
     """Matplotlib's settings inside the block are ours, whatever the user's matplotlibrc says; outside nothing changes."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(RULES)
+        for name, value in RULES.items():
+            matplotlib.rcParams[name] = value  # type: ignore[index]
         yield
 
 
@@ -130,10 +133,13 @@ def save(
         "csv": _csv(rows).encode(),
         "json": (json.dumps(summary, indent=1, allow_nan=False) + "\n").encode(),
     }
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MmctlError(f"cannot create {directory}: {error.strerror or error}") from None
     paths = {kind: directory / f"{stem}.{kind}" for kind in contents}
     for kind, data in contents.items():
-        _replace(paths[kind], data)
+        files.write_bytes(paths[kind], data)
     return paths
 
 
@@ -152,16 +158,3 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         writer.writerow({key: "" if value is None else value for key, value in row.items()})
     return text.getvalue()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write `data` beside `path`, flush it to disk, and rename: a reader sees the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as handle:
-            handle.write(data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

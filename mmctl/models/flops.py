@@ -4,8 +4,9 @@ Two conventions, always named and never mixed in one number:
 
 - `published`: what reproduces the figures printed in Memory Mosaics v2 (arXiv 2507.03285): matrices only (no gates, norms
   or per-head scalars), one triangle of the mask, short-term memory at its first-order cost.
-- `executed`: what the operations really do: every parameter, gates, whole tiles of the mask, the key scan's chunks. It
-  agrees with torch's FlopCounterMode once `mmctl.kernels.flops.register_flop_formulas()` has run.
+- `executed`: what the operations really do: every parameter, gates, whole tiles of a window, the key scan's chunks, and
+  causal reads at the full square, as torch counts them. It agrees with torch's FlopCounterMode once
+  `mmctl.kernels.flops.register_flop_formulas()` has run.
 
 FLOPs per token at context n means: the forward pass over a sequence of n tokens, divided by n. Multiplying by 3 gives a
 training step (backward costs twice the forward).
@@ -69,20 +70,21 @@ def swiglu(width: int, hidden: int) -> Cost:
     return dense(width, 2 * hidden) + dense(hidden, width)
 
 
-def memory_read(ask: Ask, width: int, heads: int, *, window: int | None = None, delay: int | None = None) -> Cost:
+def memory_read(
+    ask: Ask, width: int, heads: int, *, window: int | None = None, delay: int | None = None, offset: int = 0
+) -> Cost:
     """One `memory_attention` of full width: short-term (`window` = h) or long-term (`delay` = m). No parameters.
 
     Published: 2 + 2 FLOPs per channel and pair, n/2 pairs a token whatever the delay, min(n, h)/2 for a window.
+    `offset`: the operation's query_offset, for reads that do not start at the first pair.
     """
     if not ask.executed:
         return Cost(0, 2.0 * min(ask.context, window or ask.context) * width)
     from mmctl.kernels.flops import memory_attention_flops
 
-    each = width // heads
-    total_flops = memory_attention_flops(
-        1, heads, ask.context, each, each, window=window or 0, delay=delay or 0
-    )
-    return Cost(0, total_flops / ask.context)
+    n = ask.context
+    done = memory_attention_flops(1, heads, n, width // heads, window=window, delay=delay, rows=n, query_offset=offset)
+    return Cost(0, done / n)
 
 
 def scan(ask: Ask, width: int, heads: int) -> Cost:

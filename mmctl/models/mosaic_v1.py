@@ -161,7 +161,9 @@ class MosaicV1(Model):
     def costs(config: Any, ask: Ask) -> dict[str, Cost]:
         d, h, layers = config.width, config.heads, config.layers
         # W_phi, W_psi, W_o; then theta_decay, kappa, gamma, theta_value.
-        contextual = dense(d, 2 * d) + dense(d, d) + scan(ask, d, h) + memory_read(ask, d, h, delay=1) + scalars(4 * h, ask)
+        contextual = (
+            dense(d, 2 * d) + dense(d, d) + scan(ask, d, h) + memory_read(ask, d, h, delay=1) + scalars(4 * h, ask)
+        )
         # W_phi, W_o; then theta_decay, kappa, theta_output.
         persistent = dense(d, d) + dense(d, d) + scan(ask, d, h) + scalars(3 * h, ask)
         persistent += slots(d, config.persistent_slots) * config.persistent_count

@@ -43,7 +43,9 @@ class MosaicV2Config(RangeConfig):
         super().validate()
         one_of("model.bandwidth", self.bandwidth, ("adaptive", "constant", "constant-matched"))
         one_of("model.key_extractor", self.key_extractor, ("gated", "fixed"))
-        expect(self.long_term or self.short_term, "model.long_term=False: expected at least one of long_term, short_term")
+        expect(
+            self.long_term or self.short_term, "model.long_term=False: expected at least one of long_term, short_term"
+        )
 
     def validate_length(self, length: int) -> None:
         if self.long_term:
@@ -95,7 +97,9 @@ class AssociativeMemories(nn.Module):
         self.gamma = nn.Parameter(torch.empty(m, h))
         # exp(min(|theta|, 15)) with theta = 0, as published; |.| has gradient 0 there, so it stays at 1.
         self.theta_value = nn.Parameter(torch.zeros(m, h))
-        self.bandwidth = Bandwidth([self._theta_start(name, length) for name in self.names], h, config.bandwidth == "adaptive")
+        self.bandwidth = Bandwidth(
+            [self._theta_start(name, length) for name in self.names], h, config.bandwidth == "adaptive"
+        )
         self.output = nn.Linear(m * d, d, bias=False)  # W_o
 
     def _theta_start(self, memory: str, length: int) -> float:
@@ -192,7 +196,9 @@ class MosaicV2Block(nn.Module):
 
     def reset_parameters(self, layer: int, generator: torch.Generator) -> None:
         self.memories.reset_parameters(layer, generator)
-        clipped_normal_(self.persistent.gate_up.weight, block_std(self.persistent_norm.weight.numel(), layer), generator)
+        clipped_normal_(
+            self.persistent.gate_up.weight, block_std(self.persistent_norm.weight.numel(), layer), generator
+        )
         clipped_normal_(self.persistent.down.weight, block_std(self.persistent.hidden, layer), generator)
 
 

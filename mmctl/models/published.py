@@ -35,16 +35,17 @@ class Row:
     model: str
     removed: bool
     parameters: str | None
-    flops: dict[int, str]
+    flops: tuple[tuple[int, str], ...]
+    """(context, printed)."""
 
 
 LARGE = (
-    Row("large", "transformer", False, "8.8", {256: "16.7", LONG_CONTEXT: "25.2"}),
-    Row("large", "mosaic-v2", False, "9.9", {256: "18.9", LONG_CONTEXT: "27.4"}),
-    Row("large", "mosaic-v2", True, "8.3", {256: "15.6"}),
+    Row("large", "transformer", False, "8.8", ((256, "16.7"), (LONG_CONTEXT, "25.2"))),
+    Row("large", "mosaic-v2", False, "9.9", ((256, "18.9"), (LONG_CONTEXT, "27.4"))),
+    Row("large", "mosaic-v2", True, "8.3", ((256, "15.6"),)),
 )
 SMALL = tuple(
-    Row(size, model, False, parameters, {LONG_CONTEXT: flops_})
+    Row(size, model, False, parameters, ((LONG_CONTEXT, flops_),))
     for size in ("small", "small, 16 layers")
     for model, parameters, flops_ in (("transformer", "1.5", "4.4"), ("mosaic-v2", "1.6", "4.7"))
 )
@@ -80,7 +81,7 @@ def cells(rows: tuple[Row, ...] = LARGE + SMALL) -> Iterator[Cell]:
         if row.parameters is not None:
             ours = flops.parameters(config, VOCABULARY, "published", row.removed)
             yield Cell(row, "P", row.parameters, ours)
-        for context, printed in row.flops.items():
+        for context, printed in row.flops:
             yield Cell(
                 row, str(context), printed, flops.flops_per_token(config, VOCABULARY, context, "published", row.removed)
             )

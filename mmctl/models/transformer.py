@@ -39,7 +39,10 @@ def validate_attention(config: Any) -> None:
     one_of("model.initialisation", config.initialisation, ("llama", "mosaic"))
     expect(config.rope_base > 1, f"model.rope_base={config.rope_base}: expected more than 1")
     if config.position == "rope" and (config.width // config.heads) % 2:
-        expect(False, f"model.heads={config.heads}: rotary encoding needs an even head width, not {config.width // config.heads}")
+        expect(
+            False,
+            f"model.heads={config.heads}: rotary encoding needs an even head width, not {config.width // config.heads}",
+        )
 
 
 def rotations(length: int, head_width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -63,7 +63,9 @@ class RangedAttention(nn.Module):
             visible = mask.tril(-delay)
             read = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
             return torch.where(visible.any(-1, keepdim=True), read, torch.zeros_like(read))
-        read = F.scaled_dot_product_attention(q[:, :, delay:], k[:, :, : t - delay], v[:, :, : t - delay], is_causal=True)
+        read = F.scaled_dot_product_attention(
+            q[:, :, delay:], k[:, :, : t - delay], v[:, :, : t - delay], is_causal=True
+        )
         return F.pad(read, (0, 0, delay, 0))
 
     def short_read(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -94,7 +96,9 @@ class RangedAttention(nn.Module):
         far = t - context["delay"]
         long = torch.zeros(b, h, t, dtype=k.dtype, device=k.device)
         if far > 0:
-            long[:, :, :far] = F.scaled_dot_product_attention(q[:, :h, -1:], k[:, :h, :far], one_hot[:, :, :far, :far])[:, :, 0]
+            long[:, :, :far] = F.scaled_dot_product_attention(q[:, :h, -1:], k[:, :h, :far], one_hot[:, :, :far, :far])[
+                :, :, 0
+            ]
         near = max(0, t - self.window)
         short = F.scaled_dot_product_attention(q[:, h:, -1:], k[:, h:, near:], one_hot[:, :, near:])[:, :, 0]
         return {"attention-long": long, "attention-short": short}
@@ -131,7 +135,7 @@ class TransformerMasks(Model):
         if not ask.remove_long_term:
             far = projections + attention(ask, d, config.heads, delay=config.inference_delay)
             counted["attention-long"] = far * layers
-        near = projections + memory_read(ask, d, config.heads, window=config.window)
+        near = projections + memory_read(ask, d, config.heads, window=config.window, offset=1)
         return {
             **counted,
             "attention-short": near * layers,
@@ -139,9 +143,12 @@ class TransformerMasks(Model):
             "norms": scalars((2 * layers + 1) * d, ask),
             **ends(d, ask),
         }
+
     has_long_term: ClassVar[bool] = True
 
-    def __init__(self, config: TransformerMasksConfig, vocabulary: int, length: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, config: TransformerMasksConfig, vocabulary: int, length: int, generator: torch.Generator
+    ) -> None:
         super().__init__(config, vocabulary, length)
         self.blocks.extend(MasksBlock(config) for _ in range(config.layers))
         initialise(self, config, generator)

@@ -1,0 +1,8 @@
+"""`mmctl plot`: one command a figure, from the registry of figures."""
+
+from __future__ import annotations
+
+from mmctl.cli.registered import group
+from mmctl.plots import FIGURES
+
+app = group(FIGURES, "Draw one figure from runs or from a sweep: PNG, PDF and the CSV of its numbers.")

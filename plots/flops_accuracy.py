@@ -1,0 +1,335 @@
+"""Accuracy against forward FLOPs per token: our arms with their intervals, and the published points beside them.
+
+The two are apart because neither axis is the same: our models are thousands of times smaller and do other tasks, and the
+paper's FLOPs are counted by the `published` convention. What can be compared is the shape: who lies above whom at which
+cost. Every axis names its convention; conventions never share an axis.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from mmctl.errors import UsageError, nearest
+
+from . import sources, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TITLE = "Accuracy against forward FLOPs per token"
+METRIC = "icl/accuracy@1x"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trained run's score: `value` in its own unit, forward FLOPs per token at the context it was scored at."""
+
+    arm: str
+    model: str
+    seed: int
+    value: float
+    flops_per_token: float
+    parameters: int
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An arm over its seeds: mean, 95% t interval (None below two seeds), n, cost."""
+
+    arm: str
+    model: str
+    mean: float
+    interval: tuple[float, float] | None
+    n: int
+    flops_per_token: float
+    parameters: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A printed score (RULER question answering, percent) of a model whose FLOPs our counter gives at that context."""
+
+    label: str
+    size: str
+    model: str
+    removed: bool
+    score: float
+
+
+PUBLISHED_AT = 32_768
+PUBLISHED = (
+    Published("transformer small (16-layer count)", "small, 16 layers", "transformer", False, 22.1),
+    Published("mosaic v2 small (16-layer count)", "small, 16 layers", "mosaic-v2", False, 36.9),
+    Published("transformer large", "large", "transformer", False, 41.1),
+    Published("mosaic v2 large", "large", "mosaic-v2", False, 53.4),
+    Published("mosaic v2 large, long-term removed", "large", "mosaic-v2", True, 20.2),
+)
+"""Memory Mosaics v2 (arXiv 2507.03285), fine-tuned at 32k and scored there: mean of RULER's QA1 and QA2."""
+
+
+def points(runs: Iterable[Run]) -> list[Point]:
+    """Runs grouped by arm, in order of appearance. A missing score is no run, never a zero."""
+    from scipy import stats
+
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.arm, []).append(run)
+    result = []
+    for arm, members in groups.items():
+        values = np.array([m.value for m in members])
+        interval = None
+        if len(values) > 1:
+            half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+            interval = (float(values.mean() - half), float(values.mean() + half))
+        first = members[0]
+        result.append(
+            Point(
+                arm, first.model, float(values.mean()), interval, len(values), first.flops_per_token, first.parameters,
+                tuple(float(v) for v in values),
+            )
+        )  # fmt: skip
+    return result
+
+
+def plot(found: Sequence[Point], *, metric: str, convention: str, context: int, note: str = "") -> Figure:
+    """Left: our arms (mean, 95% interval over seeds, seeds as dots). Right: published points, marked as such.
+
+    metric: the y axis; convention, context: how and at how many tokens our FLOPs are counted.
+    """
+    with style.house_style():
+        drawn = style.figure(7.4, 4.0)
+        ours, published = drawn.subplots(1, 2, width_ratios=(1.25, 1))
+        _ours(ours, found)
+        if "accuracy" in metric:
+            ours.set_ylim(0, 1.03)
+        ours.set_title("this laboratory", loc="left")
+        ours.set_xlabel(f"forward FLOPs per token at {context:,} tokens\n(convention: {convention})")
+        ours.set_ylabel(metric)
+        _published(published)
+        published.set_title("as published", loc="left")
+        published.set_xlabel(f"forward FLOPs per token at {PUBLISHED_AT:,} tokens\n(convention: published)")
+        published.set_ylabel("RULER QA1 and QA2 at 32k, percent")
+        counts = sorted({p.n for p in found})
+        seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+        about = f"left: mean and 95% t interval over seeds ({seeds}), dots are seeds; right: one published number a point, no interval given"
+        drawn.legend(
+            *ours.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(found)), handletextpad=0.4
+        )
+        drawn.suptitle("\n".join(filter(None, (note, about))), fontsize=7.5, color=style.MUTED)
+    return drawn
+
+
+def rows(found: Sequence[Point], *, metric: str, convention: str, context: int) -> list[dict[str, Any]]:
+    """Every plotted number, ours and published, each with its metric, convention and context."""
+    table = []
+    for p in found:
+        low, high = p.interval or (None, None)
+        table.append(
+            _row(
+                "ours",
+                p.arm,
+                p.model,
+                metric,
+                p.mean,
+                low,
+                high,
+                p.n,
+                p.flops_per_token,
+                p.parameters,
+                convention,
+                context,
+            )
+            | {"seeds": " ".join(f"{v:.6g}" for v in p.values)}
+        )
+    for printed in PUBLISHED:
+        flops, parameters = published_cost(printed)
+        table.append(
+            _row("published", printed.label, printed.model, "RULER QA, percent", printed.score, None, None, None, flops,
+                 parameters, "published", PUBLISHED_AT) | {"seeds": None}
+        )  # fmt: skip
+    return table
+
+
+def published_cost(printed: Published) -> tuple[float, int]:
+    """FLOPs per token at `PUBLISHED_AT` and parameters of a published model, by the `published` convention."""
+    from mmctl.models import flops
+    from mmctl.models.published import VOCABULARY, model_config
+
+    config = model_config(printed.size, printed.model)
+    cost = flops.flops_per_token(config, VOCABULARY, PUBLISHED_AT, "published", printed.removed)
+    return cost, flops.parameters(config, VOCABULARY, "published", printed.removed)
+
+
+def _row(
+    source: str, arm: str, model: str, metric: str, value: float, low: float | None, high: float | None, n: int | None,
+    flops: float, parameters: int, convention: str, context: int,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "source": source, "arm": arm, "model": model, "metric": metric, "value": value, "low": low, "high": high, "n": n,
+        "flops_per_token": flops, "parameters": parameters, "convention": convention, "context": context,
+    }  # fmt: skip
+
+
+def _ours(axes: Axes, found: Sequence[Point]) -> None:
+    spots = _side_by_side([p.flops_per_token for p in found])
+    for index, (point, x) in enumerate(zip(found, spots, strict=True)):
+        look = style.series(index)
+        axes.plot([x] * point.n, point.values, ".", color=look.colour, markersize=3, alpha=0.55, zorder=2)
+        error = None
+        if point.interval:
+            error = [[point.mean - point.interval[0]], [point.interval[1] - point.mean]]
+        axes.errorbar(
+            x, point.mean, error, fmt=look.marker, color=look.colour, markeredgecolor=style.INK,
+            markeredgewidth=0.6, elinewidth=1.1, capsize=2.5, label=point.arm, zorder=3,
+        )  # fmt: skip
+    _cost_axis(axes, spots)
+
+
+def _published(axes: Axes) -> None:
+    costs = [published_cost(printed)[0] for printed in PUBLISHED]
+    for printed, cost in zip(PUBLISHED, costs, strict=True):
+        mosaic = printed.model.startswith("mosaic")
+        axes.plot(
+            cost, printed.score, marker="^" if mosaic else "o", color="white", linestyle="none", markersize=7,
+            markeredgecolor=style.MUTED if printed.removed else style.INK, markeredgewidth=1.3,
+        )  # fmt: skip
+        name = printed.label.replace(" (16-layer count)", "").replace(", long-term removed", ",\nlong-term removed")
+        right = cost < 20e9
+        axes.annotate(
+            name, (cost, printed.score), xytext=(7 if right else -7, 0), textcoords="offset points", fontsize=7,
+            ha="left" if right else "right", va="center", color=style.INK,
+        )  # fmt: skip
+    axes.set_xlim(0, 30e9)
+    axes.xaxis.set_major_formatter(lambda value, _: style.si(value))
+    axes.set_ylim(0, 60)
+    text = "small: counted with 16 layers, the only\nreading that gives its printed FLOPs"
+    axes.text(0.97, 0.04, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=6.5, color=style.MUTED)
+
+
+def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
+    """Log where costs differ by more than a factor of 3, else linear; labelled as people say such numbers."""
+    low, high = min(costs), max(costs)
+    if high / low > 3:
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.5, high * 1.5)
+    else:
+        room = 0.12 * (high - low) or 0.1 * high
+        axes.set_xlim(low - room, high + room)
+    axes.xaxis.set_major_formatter(lambda value, _: style.si(value))
+    axes.xaxis.set_minor_formatter(lambda value, _: "")
+
+
+def _side_by_side(costs: Sequence[float]) -> list[float]:
+    """Arms of (nearly) equal cost get neighbouring places, so that no point hides another; the CSV has exact costs."""
+    spread = max(costs) - min(costs) or max(costs)
+    placed: list[float] = []
+    for cost in costs:
+        while any(abs(cost - other) < 0.02 * spread for other in placed):
+            cost += 0.025 * spread
+        placed.append(cost)
+    return placed
+
+
+def collect(sweep: Path, metric: str, convention: str) -> tuple[list[Run], int]:
+    """Scores of every distinct arm of a sweep by seed, with FLOPs per token at the context the metric is scored at.
+
+    Returns the runs and that context, in tokens. Raises UsageError when the sweep has no such metric or convention.
+    """
+    from mmctl.models.flops import CONVENTIONS, flops_per_token
+
+    if convention not in CONVENTIONS:
+        raise UsageError(f'--convention "{convention}": no such convention{nearest(convention, CONVENTIONS)}')
+    arms = sources.arms(sources.read_results(sweep))
+    known = sorted({name for arm in arms for name in arm["scores"]})
+    if metric not in known:
+        raise UsageError(f'--metric "{metric}": {sweep.name} has no such score{nearest(metric, known, "scores")}')
+    times = int(found[1]) if (found := re.search(r"@(\d+)x$", metric)) else 1
+    runs, contexts = [], set()
+    for arm in arms:
+        if metric not in arm["scores"]:
+            continue
+        cost = arm["cost"]
+        context = times * cost["context"]
+        contexts.add(context)
+        flops = cost["flops_per_token"][convention]
+        run = sources.run_of(arm, sweep)
+        if times > 1 and run is not None:
+            config = run.config()
+            removed = arm["evaluate"]["remove_long_term"]
+            flops = flops_per_token(config.model, config.data.vocabulary, context, convention, removed)
+        for seed, score in arm["scores"][metric]["seeds"].items():
+            runs.append(
+                Run(
+                    arm["shown"],
+                    arm["model"],
+                    int(seed),
+                    score["value"],
+                    flops,
+                    cost["parameters"],
+                    arm.get("cell") or "",
+                )
+            )
+    if len(contexts) > 1:
+        raise UsageError(
+            f"{sweep}: arms are scored at different contexts {sorted(contexts)}, which share no FLOPs axis"
+        )
+    return runs, contexts.pop()
+
+
+def draw(sweep: Path, directory: Path, metric: str = METRIC, convention: str = "executed") -> dict[str, Path]:
+    """Collect, draw and save the figure of a sweep. Returns the paths by kind."""
+    runs, context = collect(sweep, metric, convention)
+    found = points(runs)
+    said: dict[str, Any] = {"metric": metric, "convention": convention, "context": context}
+    return style.save(
+        plot(found, **said, note=f"sweep {sweep.name}"),
+        directory,
+        style.slug(f"flops-accuracy-{metric}-{convention}"),
+        rows(found, **said),
+        title=TITLE,
+        runs=list(dict.fromkeys(f"{r.run or r.arm}/seed{r.seed}" for r in runs)),
+        n=max(p.n for p in found),
+        numbers=said | {"sweep": sweep.name},
+    )
+
+
+def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
+    """The figure for a sweep with its default metric and convention."""
+    return draw(sweep, directory)
+
+
+def command(
+    sweep: Annotated[
+        str | None, typer.Argument(help="Name or folder of a sweep (default: the newest).", show_default=False)
+    ] = None,
+    metric: Annotated[str, typer.Option("--metric", help="Score on the y axis, as results.json names it.")] = METRIC,
+    convention: Annotated[
+        str, typer.Option("--convention", help="How our FLOPs are counted: executed or published.")
+    ] = "executed",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).", show_default=False),
+    ] = None,
+) -> None:
+    """Accuracy against forward FLOPs per token: our arms with 95% intervals over seeds, published points beside them.
+
+    Example: mmctl plot flops-accuracy --metric recall/accuracy@4x
+    """
+    from mmctl.runs import runs_root
+
+    found = sources.find_sweep(runs_root(root), sweep)
+    sources.announce(draw(found, out or found / "figures", metric, convention), sweep=found)

@@ -1,0 +1,100 @@
+"""Where figures get their data: sweeps on disk, the runs behind them, and where finished figures are announced."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mmctl.errors import MmctlError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from mmctl.runs import RunFolder
+
+
+def find_sweep(root: Path, wanted: str | None) -> Path:
+    """A sweep's folder: `wanted` as a path or a name under `root`/sweeps, or without it the newest that has results."""
+    if wanted and (Path(wanted) / "results.json").is_file():
+        return Path(wanted)
+    folder = root / "sweeps"
+    found = {p.parent.name: p for p in folder.glob("*/results.json")}
+    if wanted:
+        if wanted not in found:
+            raise UsageError(f'sweep "{wanted}": not found under {folder}{nearest(wanted, found, "sweeps")}')
+        return found[wanted].parent
+    if not found:
+        raise UsageError(f"{folder}: no sweep has results yet; run mmctl ablate, or name a run or a sweep")
+    return max(found.values(), key=lambda p: p.stat().st_mtime).parent
+
+
+def read_results(sweep: Path) -> dict[str, Any]:
+    """A sweep's results.json. MmctlError, one line, when it is damaged."""
+    from mmctl.runs.files import read_json
+
+    results = read_json(sweep / "results.json")
+    if not isinstance(results, dict) or not isinstance(results.get("ablations"), list):
+        raise MmctlError(f"{sweep / 'results.json'}: not the results of a sweep")
+    return results
+
+
+def arms(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every distinct arm once: ablations share cells, and the same cell read the same way is one point.
+
+    Each arm gets a `shown` name: its own label, or its cell's name where several ablations have it.
+    """
+    distinct: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for ablation in results["ablations"]:
+        for arm in ablation["arms"]:
+            key = (arm["identity"], *sorted((k, str(v)) for k, v in arm["evaluate"].items()))
+            if key in distinct:
+                distinct[key]["shown"] = arm.get("cell") or arm["model"]
+            else:
+                distinct[key] = {**arm, "shown": arm["label"]}
+    return list(distinct.values())
+
+
+def run_of(arm: Mapping[str, Any], sweep: Path, seed: str | None = None) -> RunFolder | None:
+    """The finished run behind an arm: that of `seed`, or of the first seed that has one. None when there is none."""
+    from mmctl.runs import RunFolder
+
+    for one, run in arm["runs"].items():
+        if seed in (None, one) and run["state"] == "finished" and run["path"]:
+            return RunFolder.open(sweep.parent.parent / run["path"])
+    return None
+
+
+def baseline_runs(sweep: Path) -> list[RunFolder]:
+    """One finished run of each model in the sweep, as its first arm trained it; transformers before mosaics."""
+    chosen: dict[str, RunFolder] = {}
+    for arm in arms(read_results(sweep)):
+        if arm["model"] not in chosen and (run := run_of(arm, sweep)) is not None:
+            chosen[arm["model"]] = run
+    if not chosen:
+        raise UsageError(f"{sweep}: no run of it is finished yet")
+    return [chosen[name] for name in sorted(chosen, key=lambda name: (name.startswith("mosaic"), name))]
+
+
+def announce(paths: Mapping[str, Path], runs: Iterable[RunFolder] = (), sweep: Path | None = None) -> None:
+    """Log a figure's files to the MLflow runs it is about, and print the paths on stdout.
+
+    Those are the runs shown, or the parent runs of a sweep. The store being down is said on stderr and is no failure.
+    """
+    from mmctl.runs import Mirror
+    from mmctl.runs.parents import parents
+
+    for path in paths.values():
+        print(path)
+    for run in runs:
+        if run.finished and run.config().operation.mlflow:
+            mirror = Mirror.start(run)
+            mirror.artifacts(paths.values())
+            mirror.finish(run.state())
+    if sweep is not None:
+        for parent in parents(sweep.parent.parent):
+            if parent.folder.resolve() == sweep.resolve():
+                parent.artifacts(paths.values(), "figures")
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
