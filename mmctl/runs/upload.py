@@ -13,6 +13,7 @@ from typing import Any
 from mmctl.errors import MmctlError
 from mmctl.runs import files
 from mmctl.runs.folder import RunFolder
+from mmctl.runs.listing import flat
 from mmctl.runs.parents import resolve
 from mmctl.runs.store import Store, clean_key, explained, finite, milliseconds, run_by_tag
 
@@ -147,8 +148,8 @@ class Upload:
         return {**tags, **{key: str(value) for key, value in self.tags.items()}}
 
     def _params(self) -> dict[str, str]:
-        flat = _flat(self.run.config_dict())
-        chosen = {k: v for k, v in flat.items() if k.startswith("model.") or k in PARAMETERS}
+        values = flat(self.run.config_dict())
+        chosen = {k: v for k, v in values.items() if k.startswith("model.") or k in PARAMETERS}
         return {"identity": self.run.identity, **{clean_key(k): str(v)[:500] for k, v in chosen.items()}}
 
     def _row(self, row: Mapping[str, Any]) -> Iterator[Any]:
@@ -259,10 +260,3 @@ def _record(folder: Path) -> dict[str, Any]:
         return record if isinstance(record, dict) else {}
     except MmctlError:
         return {}
-
-
-def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in mapping.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
-    return flat
