@@ -143,7 +143,7 @@ def collect(
     """
     import torch
 
-    from mmctl.training.run import load_model
+    from mmctl.training.run import load_model, pick_device
 
     configs = [run.config() for run in runs]
     length = length or _shared_length(runs, configs)
@@ -153,7 +153,7 @@ def collect(
     for run, config in zip(runs, configs, strict=True):
         chosen = task or _usual_task(config)
         tokens = torch.from_numpy(_held_out(config, chosen, sequences, length))
-        model, _ = load_model(run)
+        model, _ = load_model(run, pick_device("auto"))
         device = next(model.parameters()).device
         step = max(1, BATCH_TOKENS // length)
         batches = (tokens[first : first + step].to(device) for first in range(0, sequences, step))

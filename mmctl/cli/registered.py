@@ -31,4 +31,6 @@ def group(registry: Mapping[str, str], help: str) -> typer.Typer:
                 raise UsageError(f'"{args[0]}": no such command{nearest(args[0], registry, "commands")}')
             return super().resolve_command(ctx, args)
 
-    return typer.Typer(cls=Registered, help=help, no_args_is_help=True, rich_markup_mode=None)
+    made = typer.Typer(cls=Registered, help=help, no_args_is_help=True, rich_markup_mode=None)
+    made.callback()(lambda: None)  # a Typer without commands of its own is no group otherwise
+    return made

@@ -1,0 +1,85 @@
+"""Two untrained runs of one layer and a sweep's results that name them: enough for every figure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+SEEDS = (0, 1, 2)
+
+
+def small(name: str, seed: int) -> Any:
+    from mmctl.config import load
+
+    words = [f"model.name={name}", f"seed={seed}", "model.layers=1", "data.length=64", "training.precision=float32"]
+    words += ["data.mixture={recall: 1, text: 1}", "operation.mlflow=false", "operation.device=cpu"]
+    return load("smoke", words)
+
+
+def arm(
+    name: str, label: str, model: str, values: list[float], path: str | None, removed: bool = False
+) -> dict[str, Any]:
+    run = {"state": "finished" if path else "planned", "path": path}
+    return {
+        "name": name,
+        "label": label,
+        "model": model,
+        "identity": f"id-{model}",
+        "cell": model,
+        "evaluate": {"remove_long_term": removed, "delay": None},
+        "runs": {"0": run},
+        "cost": {
+            "parameters": 1000,
+            "context": 64,
+            "flops_per_token": {"published": 2.0e6 + removed, "executed": 3.0e6 + removed},
+        },
+        "scores": {
+            metric: {"seeds": {str(s): {"value": v} for s, v in zip(SEEDS, values, strict=True)}}
+            for metric in ("icl/accuracy@1x", "icl/accuracy@4x")
+        },
+    }
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder with finished runs of mosaic-v2 and transformer, and the sweep `smoke-00000000`."""
+    from mmctl import models
+    from mmctl.runs import RunFolder
+
+    folder = tmp_path_factory.mktemp("runs")
+    paths = {}
+    for name in ("mosaic-v2", "transformer"):
+        config = small(name, 0)
+        run = RunFolder.create(folder, config, [])
+        with run.lock():
+            weights = models.build(config).state_dict()
+            run.save_checkpoint(1, {"tensors": {"model": weights, "optimizer": {}}, "state": {"step": 1}})
+            run.write_result({"train_loss": 1.0})
+        paths[name] = str(run.path.relative_to(folder))
+    ablations = [
+        {"name": "bandwidth", "arms": [
+            arm("adaptive", "adaptive bandwidth", "mosaic-v2", [0.9, 0.8, 1.0], paths["mosaic-v2"]),
+        ]},
+        {"name": "transformer-masks", "arms": [
+            arm("mosaic", "mosaic v2", "mosaic-v2", [0.9, 0.8, 1.0], paths["mosaic-v2"]),
+            arm("transformer", "transformer", "transformer", [0.1, 0.1, 0.1], paths["transformer"]),
+        ]},
+        {"name": "long-term-removal", "arms": [
+            arm("removed", "long-term removed", "mosaic-v2", [0.5, 0.4, 0.3], paths["mosaic-v2"], removed=True),
+        ]},
+    ]  # fmt: skip
+    sweep = folder / "sweeps" / "smoke-00000000"
+    sweep.mkdir(parents=True)
+    (sweep / "results.json").write_text(json.dumps({"ablations": ablations}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sweep(root: Path) -> Path:
+    return root / "sweeps" / "smoke-00000000"

@@ -1,0 +1,77 @@
+"""Cost against accuracy: grouping, intervals, conventions apart, and a sweep's results read as they are."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from mmctl.plots import flops_accuracy as fa
+from mmctl.plots import sources
+from scipy import stats
+
+from mmctl.errors import UsageError
+from mmctl.models.flops import flops_per_token
+from mmctl.runs import RunFolder
+
+
+def test_points_are_means_with_t_intervals_over_seeds():
+    values = [0.5, 0.7, 0.9]
+    runs = [fa.Run("a", "m", s, v, 1e6, 10) for s, v in enumerate(values)] + [fa.Run("b", "m", 0, 0.2, 2e6, 20)]
+    a, b = fa.points(runs)
+    expected = stats.t.interval(0.95, 2, loc=0.7, scale=stats.sem(values))
+    assert a.interval == pytest.approx(expected)
+    assert (a.mean, a.n, b.n, b.interval) == (pytest.approx(0.7), 3, 1, None)
+
+
+def test_a_shared_cell_is_one_point_and_removal_another(sweep):
+    runs, context = fa.collect(sweep, "icl/accuracy@1x", "executed")
+    found = {p.arm: p for p in fa.points(runs)}
+    assert context == 64
+    # The mosaic cell has two names in two ablations, so its cell's name is shown, once.
+    assert set(found) == {"mosaic-v2", "transformer", "long-term removed"}
+    assert found["mosaic-v2"].n == 3
+    assert found["long-term removed"].flops_per_token == 3.0e6 + 1
+
+
+def test_flops_are_counted_at_the_context_the_metric_is_scored_at(root, sweep):
+    runs, context = fa.collect(sweep, "icl/accuracy@4x", "published")
+    assert context == 256
+    config = RunFolder.find(root, "mosaic-v2").config()
+    for arm, removed in (("mosaic-v2", False), ("long-term removed", True)):
+        expected = flops_per_token(config.model, config.data.vocabulary, 256, "published", removed)
+        assert {r.flops_per_token for r in runs if r.arm == arm} == {expected}
+
+
+def test_the_figure_marks_conventions_and_published_points(sweep, tmp_path):
+    paths = fa.draw(sweep, tmp_path)
+    rows = list(csv.DictReader(paths["csv"].open()))
+    published = [row for row in rows if row["source"] == "published"]
+    assert len(published) == len(fa.PUBLISHED)
+    assert {row["convention"] for row in published} == {"published"}
+    assert {row["convention"] for row in rows if row["source"] == "ours"} == {"executed"}
+    assert all(row["low"] == "" and row["n"] == "" for row in published)
+    large = next(row for row in published if row["arm"] == "mosaic v2 large")
+    assert (float(large["value"]), round(float(large["flops_per_token"]) / 1e9, 1)) == (53.4, 27.4)
+    runs, context = fa.collect(sweep, fa.METRIC, "published")
+    figure = fa.plot(fa.points(runs), metric=fa.METRIC, convention="published", context=context)
+    ours, theirs = figure.axes
+    assert "convention: published" in ours.get_xlabel()
+    assert (ours.get_title(loc="left"), theirs.get_title(loc="left")) == ("this laboratory", "as published")
+
+
+def test_no_two_points_hide_each_other():
+    placed = fa._side_by_side([1e6, 1e6, 1e6, 2e6])
+    gaps = [b - a for a, b in zip(sorted(placed), sorted(placed)[1:], strict=False)]
+    assert min(gaps) >= 0.02 * 1e6
+    assert placed[0] == 1e6
+
+
+def test_wrong_names_are_one_clear_line(root, sweep, tmp_path):
+    with pytest.raises(UsageError, match=r'did you mean "icl/accuracy@1x"'):
+        fa.collect(sweep, "icl/acuracy@1x", "executed")
+    with pytest.raises(UsageError, match="executed"):
+        fa.collect(sweep, fa.METRIC, "exekuted")
+    with pytest.raises(UsageError, match="smoke-00000000"):
+        sources.find_sweep(root, "smoke-0000000")
+    with pytest.raises(UsageError, match="mmctl ablate"):
+        sources.find_sweep(tmp_path, None)

@@ -1,0 +1,46 @@
+"""`mmctl plot`, from the command line to the files, by name and by default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mmctl.cli.plot import app
+from mmctl.errors import UsageError
+
+
+def run(*words: object):
+    result = CliRunner().invoke(app, [str(w) for w in words])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_attention_distribution_of_named_runs(root, tmp_path):
+    words = ("transformer", "mosaic-v2", "--runs", root, "--out", tmp_path, "--sequences", 4, "--length", 80)
+    result = run("attention-distribution", *words)
+    paths = [Path(line) for line in result.stdout.splitlines()]
+    assert [p.suffix for p in paths] == [".png", ".pdf", ".csv", ".json"]
+    assert all(p.is_file() and p.parent == tmp_path for p in paths)
+
+
+def test_without_names_the_newest_sweep_is_drawn_into_its_folder(root, sweep):
+    assert run("attention-distribution", "--runs", root, "--sequences", 4).exit_code == 0
+    assert run("flops-accuracy", "--runs", root).exit_code == 0
+    names = {p.name for p in (sweep / "figures").glob("*.png")}
+    assert names == {
+        "attention-distribution-transformer-mosaic-v2-t64.png",
+        "flops-accuracy-icl-accuracy-1x-executed.png",
+    }
+
+
+def test_help_names_every_figure_and_a_mistyped_one_gets_the_nearest(root):
+    text = run("--help").stdout
+    assert "attention-distribution" in text
+    assert "flops-accuracy" in text
+    with pytest.raises(UsageError, match=r'did you mean "flops-accuracy"'):
+        run("flop-accuracy")
+    with pytest.raises(UsageError, match="transformer"):
+        run("attention-distribution", "transfromer", "--runs", root)
