@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import Container, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from mmctl import data as data_package
@@ -226,7 +226,7 @@ def _parse(tree: DictConfig, key: str, raw: str) -> Any:
     parent: Any = OmegaConf.select(tree, key.rpartition(".")[0]) if "." in key else tree
     leaf = key.rpartition(".")[2]
     node = parent._get_node(leaf) if isinstance(parent, DictConfig) and leaf in parent else None
-    if node is not None and not isinstance(node, DictConfig):
+    if node is not None and not isinstance(node, Container):
         declared = node._metadata.ref_type
         if declared is str or str in get_args(declared):
             return None if raw.lower() in ("null", "~") and node._metadata.optional else raw

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from mmctl.config import Config, identity
 from mmctl.errors import EXIT_DONE, EXIT_FAILED, MmctlError, UsageError
-from mmctl.runs import Mirror, RunFolder
+from mmctl.runs import RunFolder
 from mmctl.training.progress import Listener, Progress, silent
 
 if TYPE_CHECKING:
     from mmctl.models.base import Model
+    from mmctl.runs.mirror import Mirror
 
 
 @dataclass
@@ -86,6 +87,8 @@ def execute(
 def _mirror(run: RunFolder, config: Config, parent_run_id: str | None, tags: dict[str, str] | None) -> Mirror | None:
     if not config.operation.mlflow:
         return None
+    from mmctl.runs.mirror import Mirror
+
     return Mirror.start(run, parent_run_id=parent_run_id, tags=tags)
 
 

@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny import tiny_overrides
 
 from mmctl import models
 from mmctl.config import Config, load
+from mmctl.models.base import Model
 from mmctl.runs import RunFolder
 from mmctl.training.config import TrainingConfig
 from mmctl.training.loop import Hooks, learning_rate, task_means, train
 from mmctl.training.run import execute
 
-from .conftest import tiny_overrides
-
 CPU = torch.device("cpu")
 
 
-def losses(config: Config) -> tuple[list[float], models.Model]:
+def losses(config: Config) -> tuple[list[float], Model]:
     rows: list[float] = []
     config.operation.log_every = 1
     model = models.build(config)
@@ -71,9 +71,7 @@ def test_task_means_are_plain_means_of_the_tasks_present() -> None:
 def test_divergence_is_recorded_with_its_step_and_makes_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = models.base.Model.sample_delay if hasattr(models, "base") else None
-    assert original is not None
-    from mmctl.models.base import Model
+    original = Model.sample_delay
 
     def poison(self: Model, generator: np.random.Generator) -> int | None:
         poison.calls += 1  # type: ignore[attr-defined]

@@ -12,12 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tiny import tiny_overrides
 
 from mmctl.config import load
 from mmctl.runs import RunFolder
 from mmctl.training.run import execute
-
-from .conftest import tiny_overrides
 
 TIMING = ("seconds",)
 
