@@ -94,7 +94,7 @@ def _(x, log_gate, log_decay, documents, carried, maximum):
         folded_like(x, (batch, heads, width), work, True),
         folded_like(x, (batch, heads), work, True),
         folded_like(x, (batch, heads, length), work, True),
-        folded_like(x, (batch, heads, 2, padded_length(length)), torch.float64, True),
+        folded_like(x, (batch, heads, 2 if documents is None else 3, padded_length(length)), torch.float64, True),
         x.new_empty(0, dtype=work) if x.dtype == work else folded_like(x, x.shape, work, True),
     )
 
@@ -109,16 +109,16 @@ def key_scan_backward_op(
     keys: torch.Tensor,
     state_sum: torch.Tensor,
     norms: torch.Tensor,
-    both: torch.Tensor,
+    rows: torch.Tensor,
     kept: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x, log_gate, log_decay, carried sum, carried maximum."""
     with torch.autocast(x.device.type, enabled=False):
-        return native.backward(grad_keys, grad_sum, x, carried, maximum, keys, state_sum, norms, both, kept)
+        return native.backward(grad_keys, grad_sum, x, carried, maximum, keys, state_sum, norms, rows, kept)
 
 
 @key_scan_backward_op.register_fake
-def _(grad_keys, grad_sum, x, carried, maximum, keys, state_sum, norms, both, kept):
+def _(grad_keys, grad_sum, x, carried, maximum, keys, state_sum, norms, rows, kept):
     batch, heads, length, width = x.shape
     work = parameter_dtype(x.dtype)
     gates = tuple(folded_like(x, (batch, heads, length), work, True) for _ in range(2))
@@ -131,8 +131,8 @@ def _(grad_keys, grad_sum, x, carried, maximum, keys, state_sum, norms, both, ke
 
 def _setup_context(ctx, inputs, output) -> None:
     x, _, _, _, carried, maximum = inputs
-    keys, state_sum, _, norms, both, kept = output
-    ctx.save_for_backward(x, carried, maximum, keys, state_sum, norms, both, kept)
+    keys, state_sum, _, norms, rows, kept = output
+    ctx.save_for_backward(x, carried, maximum, keys, state_sum, norms, rows, kept)
     ctx.set_materialize_grads(False)
 
 

@@ -34,86 +34,123 @@ def exponents(
     documents: torch.Tensor | None,
     maximum: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """e and M in base 2 as (G, 2, T') float64, and S_T (G,), from gates and decays (B, H, T)."""
+    """e, M and (with documents) the document's place in log space, in base 2, and the end's maximum.
+
+    Args:
+        log_gate, log_decay: (B, H, T); maximum: (B, H) of the carried state, or None.
+
+    Returns:
+        (G, 2 or 3, T') float64, and the maximum M_T + S_T of the state after the last position, (G,) as log_gate.
+    """
     batch, heads, length = log_gate.shape
+    dtype = log_gate.dtype
     total = fold(log_decay, True).double().cumsum(-1)
+    rows = total.new_empty((batch * heads, 2 if documents is None else 3, padded_length(length)))
+    logs, top = rows[:, 0], rows[:, 1]
+    torch.sub(fold(log_gate, True).double(), total, out=logs[:, :length])
+    # Where every gate so far (in the document) is -inf the maximum must still be finite.
+    floor = torch.maximum(logs[:, :length], -0.5 * APART - total)
+    place: torch.Tensor | float = 0.0
     if documents is not None:
         begins = document_starts(documents) == torch.arange(length, device=documents.device)
         begins[:, 0] = False
-        rank = begins.cumsum(1, dtype=torch.float64)
-        total -= APART * rank.expand(heads, batch, -1).flatten(0, 1)
-    both = total.new_empty((batch * heads, 2, padded_length(length)))
-    logs, top = both[:, 0], both[:, 1]
-    torch.sub(fold(log_gate, True).double(), total, out=logs[:, :length])
-    # Where every gate so far (in the document) is -inf the maximum must still be finite.
-    highest = torch.maximum(logs[:, :length], -0.5 * APART - total).cummax(-1).values
+        place = APART * begins.cumsum(1, dtype=torch.float64).expand(heads, batch, -1).flatten(0, 1)
+        rows[:, 2, :length] = place
+        rows[:, 2, length:] = place[:, -1:]
+    placed, index = (floor + place).cummax(-1)
+    # Taken from where the maximum is: its place was added for the comparison only, and would round it off.
+    highest = placed if documents is None else floor.gather(-1, index)
     if maximum is not None:
-        highest = torch.maximum(highest, fold(maximum, True).double().unsqueeze(-1))
+        carried = fold(maximum, True).double().unsqueeze(-1)
+        highest = torch.where(placed < carried, carried - place, highest)
+    # Any M near the maximum serves. This one makes that of the carried-out state a number of its own dtype.
+    end = highest[:, -1:] + total[:, -1:]
+    highest = highest + (end.to(dtype) - end)
     # Padded positions weigh nothing and read under the last maximum.
     logs[:, length:] = -torch.inf
     top[:, :length] = highest
     top[:, length:] = highest[:, -1:]
-    return both.mul_(LOG2_E), total[:, -1]
+    return rows.mul_(LOG2_E), end.squeeze(-1).to(dtype)
 
 
-def chunk_weights(logs: torch.Tensor, top: torch.Tensor, work: torch.dtype, scratch: Scratch, level: int):
-    """exp(e_i - M_t) for i <= t, else 0: (n, C) -> (n, C, C)."""
-    count, chunk = logs.shape
+def carried_weight(rows: torch.Tensor, maximum: torch.Tensor, length: int, work: torch.dtype) -> torch.Tensor:
+    """Weight of the carried state at every position: (g, 2 or 3, T'), (g,) -> (g, T). Its place is 0."""
+    weight = maximum.double().unsqueeze(-1) * LOG2_E - rows[:, 1, :length]
+    if rows.shape[1] == 3:
+        weight -= rows[:, 2, :length]
+    return weight.exp2_().to(work)
+
+
+def chunk_weights(rows: torch.Tensor, work: torch.dtype, scratch: Scratch, level: int) -> torch.Tensor:
+    """exp(e_i - M_t) for i <= t of the same document, else 0: (n, 2 or 3, C) -> (n, C, C)."""
+    count, _, chunk = rows.shape
     weights = scratch.get(f"weights{level}", (count, chunk, chunk), work)
-    return torch.sub(logs.unsqueeze(1), top.unsqueeze(2), out=weights).exp2_().tril_()
+    torch.sub(rows[:, 0].unsqueeze(1), rows[:, 1].unsqueeze(2), out=weights)
+    if rows.shape[1] == 3:
+        apart = scratch.get(f"apart{level}", (count, chunk, chunk), work)
+        weights.add_(torch.sub(rows[:, 2].unsqueeze(1), rows[:, 2].unsqueeze(2), out=apart))
+    return weights.exp2_().tril_()
 
 
-def carry_weights(top: torch.Tensor, ends: torch.Tensor, work: torch.dtype) -> torch.Tensor:
-    """exp(M at the previous chunk's end - M_t): (g, N, C), (g, N) -> (g, N-1, C)."""
-    return (ends[:, :-1].unsqueeze(-1) - top[:, 1:]).to(work).exp2_()
+def split_chunks(rows: torch.Tensor) -> torch.Tensor:
+    """(g, 2 or 3, T') -> (g, 2 or 3, N, C)."""
+    return rows.unflatten(2, (-1, SCAN_CHUNK))
 
 
-def pad_chunks(logs: torch.Tensor, top: torch.Tensor, x: torch.Tensor):
-    """Pad (g, T), (g, T), (g, T, D) to whole chunks; padded pairs weigh nothing."""
-    missing = padded_length(x.shape[1]) - x.shape[1]
+def carry_weights(chunks: torch.Tensor, work: torch.dtype) -> torch.Tensor:
+    """exp(M at the previous chunk's end - M_t), 0 across documents: (g, 2 or 3, N, C) -> (g, N-1, C)."""
+    fade = chunks[:, 1, :-1, -1:] - chunks[:, 1, 1:]
+    if chunks.shape[1] == 3:
+        fade += chunks[:, 2, :-1, -1:] - chunks[:, 2, 1:]
+    return fade.to(work).exp2_()
+
+
+def end_rows(chunks: torch.Tensor) -> torch.Tensor:
+    """Exponents of the scan over chunk ends, whose sums stand under their own maximum; padded to whole chunks."""
+    ends = chunks[..., -1]
+    ends = torch.cat([ends[:, 1:2], ends[:, 1:]], 1)
+    missing = padded_length(ends.shape[2]) - ends.shape[2]
     if missing:
-        logs = torch.nn.functional.pad(logs, (0, missing), value=-torch.inf)
-        top = torch.cat([top, top[:, -1:].expand(-1, missing)], 1)
-        x = torch.nn.functional.pad(x, (0, 0, 0, missing))
-    return logs, top, x
+        ends = torch.cat([ends, ends[:, :, -1:].expand(-1, -1, missing)], 2)
+        ends[:, 0, -missing:] = -torch.inf
+    return ends
 
 
-def weighted_prefix(
-    logs: torch.Tensor, top: torch.Tensor, x: torch.Tensor, scratch: Scratch, level: int = 0
-) -> torch.Tensor:
-    """y_t = sum_{i<=t} exp(e_i - M_t) x_i: (g, T'), (g, T'), (g, T', D) -> (g, T', D), a buffer of ``scratch``."""
+def pad_positions(x: torch.Tensor) -> torch.Tensor:
+    """(g, T, D) -> (g, T', D), zeros at the end."""
+    return torch.nn.functional.pad(x, (0, 0, 0, padded_length(x.shape[1]) - x.shape[1]))
+
+
+def weighted_prefix(rows: torch.Tensor, x: torch.Tensor, scratch: Scratch, level: int = 0) -> torch.Tensor:
+    """y_t = sum_{i<=t} exp(e_i - M_t) x_i: (g, 2 or 3, T'), (g, T', D) -> (g, T', D), a buffer of ``scratch``."""
     size, length, width = x.shape
     y = scratch.get(f"y{level}", (size, length, width), x.dtype)
     if length <= SCAN_CHUNK:
-        return torch.bmm(chunk_weights(logs, top, x.dtype, scratch, level), x, out=y)
-    split, folded = (size, length // SCAN_CHUNK, SCAN_CHUNK), (-1, SCAN_CHUNK)
-    weights = chunk_weights(logs.reshape(folded), top.reshape(folded), x.dtype, scratch, level)
+        return torch.bmm(chunk_weights(rows, x.dtype, scratch, level), x, out=y)
+    chunks = split_chunks(rows)
+    count = chunks.shape[2]
+    weights = chunk_weights(chunks.transpose(1, 2).flatten(0, 1), x.dtype, scratch, level)
     torch.bmm(weights, x.view(-1, SCAN_CHUNK, width), out=y.view(-1, SCAN_CHUNK, width))
-    chunks, tops = y.view(*split, width), top.reshape(split)
-    ends = tops[:, :, -1]
-    carried = weighted_prefix(*pad_chunks(ends, ends, chunks[:, :, -1]), scratch, level + 1)[:, : split[1]]
+    sums = y.view(size, count, SCAN_CHUNK, width)
+    carried = weighted_prefix(end_rows(chunks), pad_positions(sums[:, :, -1]), scratch, level + 1)[:, : count - 1]
     # What a chunk takes over from its predecessors, under the maximum of each of its positions.
-    fade = carry_weights(tops, ends, x.dtype)
-    chunks[:, 1:].addcmul_(fade.unsqueeze(-1), carried[:, :-1].unsqueeze(2))
+    sums[:, 1:].addcmul_(carry_weights(chunks, x.dtype).unsqueeze(-1), carried.unsqueeze(2))
     return y
 
 
-def weighted_suffix(
-    logs: torch.Tensor, top: torch.Tensor, grad: torch.Tensor, scratch: Scratch, level: int = 0
-) -> torch.Tensor:
+def weighted_suffix(rows: torch.Tensor, grad: torch.Tensor, scratch: Scratch, level: int = 0) -> torch.Tensor:
     """Transpose of `weighted_prefix`: dx_i = sum_{t>=i} exp(e_i - M_t) dy_t. Overwrites ``grad``."""
     size, length, width = grad.shape
     grad_x = scratch.get(f"grad_x{level}", (size, length, width), grad.dtype)
     if length <= SCAN_CHUNK:
-        return torch.bmm(chunk_weights(logs, top, grad.dtype, scratch, level).transpose(1, 2), grad, out=grad_x)
-    split, folded = (size, length // SCAN_CHUNK, SCAN_CHUNK), (-1, SCAN_CHUNK)
-    chunks, tops = grad.view(*split, width), top.reshape(split)
-    ends = tops[:, :, -1]
-    fade = carry_weights(tops, ends, grad.dtype)
-    carried = grad.new_zeros((size, split[1], width))
-    carried[:, :-1] = torch.matmul(fade.unsqueeze(2), chunks[:, 1:]).squeeze(2)
-    chunks[:, :, -1] += weighted_suffix(*pad_chunks(ends, ends, carried), scratch, level + 1)[:, : split[1]]
-    weights = chunk_weights(logs.reshape(folded), top.reshape(folded), grad.dtype, scratch, level)
+        return torch.bmm(chunk_weights(rows, grad.dtype, scratch, level).transpose(1, 2), grad, out=grad_x)
+    chunks = split_chunks(rows)
+    count = chunks.shape[2]
+    grads = grad.view(size, count, SCAN_CHUNK, width)
+    carried = grad.new_zeros((size, padded_length(count), width))
+    carried[:, : count - 1] = torch.matmul(carry_weights(chunks, grad.dtype).unsqueeze(2), grads[:, 1:]).squeeze(2)
+    grads[:, :, -1].add_(weighted_suffix(end_rows(chunks), carried, scratch, level + 1)[:, :count])
+    weights = chunk_weights(chunks.transpose(1, 2).flatten(0, 1), grad.dtype, scratch, level)
     torch.bmm(weights.transpose(1, 2), grad.view(-1, SCAN_CHUNK, width), out=grad_x.view(-1, SCAN_CHUNK, width))
     return grad_x
 
@@ -133,16 +170,15 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Keys (B, H, T, D) laid out as (H, B, T, D), state sum and maximum, then what the backward needs.
 
-    That is ||y|| (B, H, T), the exponents (B, H, 2, T'), and y for low precision: the gradient of the decays
+    That is ||y|| (B, H, T), the exponents (B, H, 2 or 3, T'), and y for low precision: the gradient of the decays
     lives on what cancels in x . dx, so the direction of kbar is needed to float32, which keys of 16 bits do not
     hold. For wider keys the last result is empty.
     """
     batch, heads, length, width = x.shape
     work = parameter_dtype(x.dtype)
     narrow = x.dtype != work
-    both, total = exponents(log_gate, log_decay, documents, maximum)
-    state_maximum = both[:, 1, length - 1].div(LOG2_E).add_(total).to(work)
-    both = unfold(both, batch, heads, True)
+    rows, state_maximum = exponents(log_gate, log_decay, documents, maximum)
+    rows = unfold(rows, batch, heads, True)
     keys = folded_like(x, x.shape, x.dtype, True)
     norms = folded_like(x, (batch, heads, length), work, True)
     state_sum = folded_like(x, (batch, heads, width), work, True)
@@ -150,13 +186,13 @@ def forward(
     scratch = Scratch(x.device)
     padded = padded_length(length)
     for group in groups(batch, heads, True, SCAN_ELEMENTS // (padded * width)):
-        logs, top = group.fold(both).unbind(1)
-        inputs = scratch.get("x", (logs.shape[0], padded, width), work)
+        group_rows = group.fold(rows)
+        inputs = scratch.get("x", (group_rows.shape[0], padded, width), work)
         group.unfold(inputs)[:, :, :length].copy_(group.of(x))
         inputs[:, length:] = 0
-        y = weighted_prefix(logs, top, inputs, scratch)[:, :length]
+        y = weighted_prefix(group_rows, inputs, scratch)[:, :length]
         if carried is not None:
-            weight = (group.fold(maximum).double().unsqueeze(-1) * LOG2_E - top[:, :length]).exp2_().to(work)
+            weight = carried_weight(group_rows, group.fold(maximum), length, work)
             y.addcmul_(weight.unsqueeze(-1), group.fold(carried).unsqueeze(1))
         group_norms = group.fold(norms)
         torch.linalg.vector_norm(y, dim=-1, out=group_norms)
@@ -164,7 +200,7 @@ def forward(
         group.fold(state_sum).copy_(y[:, -1])
         if narrow:
             group.fold(kept).copy_(y)
-    return keys, state_sum, unfold(state_maximum, batch, heads, True), norms, both, kept
+    return keys, state_sum, unfold(state_maximum, batch, heads, True), norms, rows, kept
 
 
 def backward(
@@ -176,7 +212,7 @@ def backward(
     keys: torch.Tensor,
     state_sum: torch.Tensor,
     norms: torch.Tensor,
-    both: torch.Tensor,
+    rows: torch.Tensor,
     kept: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x (in the layout of x), log_gate, log_decay, carried sum and maximum (empty without a state).
@@ -197,8 +233,8 @@ def backward(
     scratch = Scratch(x.device)
     padded = padded_length(length)
     for group in groups(batch, heads, True, SCAN_ELEMENTS // (padded * width)):
-        logs, top = group.fold(both).unbind(1)
-        size = logs.shape[0]
+        group_rows = group.fold(rows)
+        size = group_rows.shape[0]
         buffer = scratch.get("grad", (size, padded, width), work)
         buffer[:, length:] = 0
         grad = buffer[:, :length]
@@ -217,11 +253,11 @@ def backward(
         if grad_sum is not None:
             grad[:, -1] += group.fold(grad_sum)
         if carried is not None:
-            weight = (group.fold(maximum).double().unsqueeze(-1) * LOG2_E - top[:, :length]).exp2_().to(work)
+            weight = carried_weight(group_rows, group.fold(maximum), length, work)
             through = torch.bmm(weight.unsqueeze(1), grad).squeeze(1)
             group.fold(grad_carried).copy_(through)
             group.fold(grad_maximum).copy_((through * group.fold(carried)).sum(-1))
-        group_x = group.unfold(weighted_suffix(logs, top, buffer, scratch)[:, :length])
+        group_x = group.unfold(weighted_suffix(group_rows, buffer, scratch)[:, :length])
         torch.mul(group.of(x), group_x, out=group.unfold(product))
         torch.sum(product, -1, out=group.fold(grad_gate))
         group.of(grad_x).copy_(group_x)
