@@ -73,13 +73,12 @@ def show(
     for key in ("path", "state", "reason", "attempt", "step", "train_loss", "when"):
         if found[key] is not None:
             about.add_row(key.replace("_", " "), _plain(str(found[key])))
-    versions = (found["provenance"] or {}).get("versions", {})
-    git = (found["provenance"] or {}).get("git") or {}
-    about.add_row(
-        "versions", _plain(", ".join(f"{k} {v}" for k, v in versions.items() if k in ("mmctl", "torch", "python")))
-    )
-    if git.get("commit"):
-        about.add_row("commit", f"{git['commit'][:12]}{' with uncommitted changes' if git.get('dirty') else ''}")
+    made = flat(found["provenance"] or {})
+    versions = [f"{name} {made[key]}" for name in ("mmctl", "torch", "python") if (key := f"versions.{name}") in made]
+    about.add_row("versions", _plain(", ".join(versions)))
+    if made.get("git.commit"):
+        dirty = " with uncommitted changes" if made.get("git.dirty") else ""
+        about.add_row("commit", _plain(f"{str(made['git.commit'])[:12]}{dirty}"))
     console.print(about)
     if found["result"]:
         table = _table("result", "", right=(1,))

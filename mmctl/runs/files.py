@@ -102,6 +102,14 @@ def read_json(path: Path | str) -> Any:
         raise MmctlError(f"{path}: damaged, not valid JSON") from None
 
 
+def read_object(path: Path | str) -> dict[str, Any]:
+    """`read_json` for a file that must hold an object."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise MmctlError(f"{path}: damaged, not a JSON object")
+    return value
+
+
 def json_ready(value: Any) -> Any:
     """Plain JSON types: non-finite floats as strings, numpy and torch scalars as numbers, paths as strings."""
     if value is None or isinstance(value, bool | int | str):

@@ -163,7 +163,8 @@ class RunFolder:
         """One of `status.STATES`."""
         record = status.read(self.path / "status.json")
         started = bool(self.checkpoint_steps()) or (self.path / "metrics.jsonl").exists()
-        return status.state(record, self.finished, started, self._lock.held or self._lock.alive())
+        # Held by ourselves it says nothing about who wrote status.json; that record's own owner does.
+        return status.state(record, self.finished, started, not self._lock.held and self._lock.alive())
 
     def set_state(self, state: str, reason: str | None = None, **more: Any) -> None:
         """Record a new state, durably. `running` makes this process the owner and counts an attempt."""
@@ -184,14 +185,15 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether result.json exists and parses."""
         try:
-            return isinstance(files.read_json(self.path / "result.json"), dict)
+            files.read_object(self.path / "result.json")
         except MmctlError:
             return False
+        return True
 
     def result(self) -> dict[str, Any]:
         """result.json. MmctlError if the run is not finished."""
         try:
-            return files.read_json(self.path / "result.json")
+            return files.read_object(self.path / "result.json")
         except MmctlError:
             raise MmctlError(f"run {self.label} is {self.state()}: it has no result yet") from None
 
@@ -283,14 +285,14 @@ class RunFolder:
     def evaluation(self, stem: str) -> dict[str, Any] | None:
         """None if it was not made; MmctlError if its file is damaged."""
         path = self.path / "eval" / f"{stem}.json"
-        return files.read_json(path) if path.exists() else None
+        return files.read_object(path) if path.exists() else None
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """All of them by stem, in order of name."""
-        return {path.stem: files.read_json(path) for path in sorted((self.path / "eval").glob("[!.]*.json"))}
+        return {path.stem: files.read_object(path) for path in sorted((self.path / "eval").glob("[!.]*.json"))}
 
     def provenance(self) -> dict[str, Any]:
-        return files.read_json(self.path / "provenance.json")
+        return files.read_object(self.path / "provenance.json")
 
     def add_provenance(self, **more: Any) -> None:
         """What is known only once the run starts: device, kernel path."""

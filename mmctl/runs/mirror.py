@@ -12,7 +12,7 @@ from mmctl.runs.folder import RunFolder
 from mmctl.runs.lock import say
 from mmctl.runs.parents import parents
 from mmctl.runs.store import StoreError, connect, forget
-from mmctl.runs.upload import Upload
+from mmctl.runs.upload import Upload, remember
 
 FLUSH_EVERY = 5.0
 """Seconds between two copies; one copy is one request for about 900 numbers."""
@@ -83,6 +83,7 @@ class Mirror:
 
     def _copy(self, ending: tuple[str, str | None] | None) -> None:
         if self._upload is None:
+            remember(self.run, self.parent_run_id, self.tags)
             upload = Upload(connect(self._root), self.run, self.parent_run_id, self.tags)
             upload.attach()
             self._upload = upload

@@ -151,8 +151,16 @@ def resolve(root: Path, run_id: str | None, store: Store) -> str | None:
 
 
 def _records(folder: Path) -> dict[str, Any]:
+    """Parents by name; those whose notes are damaged are left out, and made anew when asked for."""
     try:
         content = files.read_json(folder / "mlflow.json")
-        return dict(content["parents"])
-    except (MmctlError, KeyError, TypeError, ValueError):
-        return {}  # missing, or damaged: a mirror's notes can be made anew
+    except MmctlError:
+        return {}
+    found = content.get("parents") if isinstance(content, dict) else None
+    return {k: v for k, v in found.items() if _whole(v)} if isinstance(found, dict) else {}
+
+
+def _whole(record: Any) -> bool:
+    kinds: dict[str, Any] = {"uid": str, "pending": str, "created": int | float, "state": str, "ids": list}
+    kinds |= {key: dict for key in ("runs", "sent", "tags", "metrics", "artifacts")}
+    return isinstance(record, dict) and all(isinstance(record.get(k), kind) for k, kind in kinds.items())

@@ -29,7 +29,7 @@ def state(record: dict[str, Any] | None, finished: bool, started: bool, locked: 
     """One of STATES.
 
     record: status.json, None if unreadable. finished: result.json is there and parses. started: there are metrics or
-    checkpoints. locked: a living process holds the run's lock.
+    checkpoints. locked: another living process holds the run's lock.
     """
     if finished:
         return "finished"
@@ -65,7 +65,8 @@ def changed(record: dict[str, Any] | None, state: str, reason: str | None, more:
     me = Owner.me()
     if state == "running":
         if not (new.get("state") == "running" and Owner.of(new) == me):
-            new["attempt"] = int(new.get("attempt") or 0) + 1
+            attempt = new.get("attempt")
+            new["attempt"] = attempt + 1 if isinstance(attempt, int) else 1
             new["started"] = now
             new.setdefault("first_started", now)
         new.pop("ended", None)

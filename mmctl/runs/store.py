@@ -122,10 +122,10 @@ def forget(store: Store) -> None:
 
 @contextlib.contextmanager
 def explained(uri: str) -> Iterator[None]:
-    """Whatever MLflow, SQLAlchemy or the network raise, as one StoreError line."""
+    """Whatever MLflow, SQLAlchemy or the network raise, as one StoreError line; what is wrong with a run stays itself."""
     try:
         yield
-    except StoreError:
+    except MmctlError:
         raise
     except Exception as error:
         text = str(error).strip() or type(error).__name__

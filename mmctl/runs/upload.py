@@ -48,9 +48,8 @@ class Upload:
         self, store: Store, run: RunFolder, parent_run_id: str | None = None, tags: Mapping[str, str] | None = None
     ) -> None:
         self.store, self.run = store, run
-        self.record = _record(run.path)
-        self.tags = {**self.record.get("tags", {}), **(tags or {})}
-        self.parent = parent_run_id or self.record.get("parent_run_id")
+        self.record = remember(run, parent_run_id, tags)
+        self.tags, self.parent = self.record["tags"], self.record["parent_run_id"]
         self.run_id = ""
         self.last_step = -1
         self.diverged_at: int | None = None
@@ -74,7 +73,7 @@ class Upload:
                 self.last_step = self._last_logged()
             if not self._found.data.params:
                 self._send(params=self._params())
-            self._note(run_id=self.run_id, parent_run_id=self.parent, uri=self.store.shown, tags=self.tags)
+            self._note(run_id=self.run_id, uri=self.store.shown)
             if self.run.state() in ("planned", "running") and self._found.info.status != "RUNNING":
                 self.store.client.update_run(self.run_id, status="RUNNING")
         return self.run_id
@@ -140,8 +139,9 @@ class Upload:
             "mlflow.source.name": "mmctl",
             "mlflow.source.type": "LOCAL",
         }
-        if commit := (self.run.provenance().get("git") or {}).get("commit"):
-            tags["mlflow.source.git.commit"] = str(commit)
+        git = self.run.provenance().get("git")
+        if isinstance(git, dict) and git.get("commit"):
+            tags["mlflow.source.git.commit"] = str(git["commit"])
         parent = resolve(self.run.path.parents[1], self.parent, self.store)
         if parent:
             tags["mlflow.parentRunId"] = parent
@@ -169,11 +169,14 @@ class Upload:
         """Evaluations as <stem>/<score> and numbers of result.json as result/<name>, at the run's last step."""
         from mlflow.entities import Metric
 
-        values: dict[str, tuple[float, int]] = {}
+        values: dict[str, tuple[Any, int]] = {}
         for stem, evaluation in self.run.evaluations().items():
             changed = int((self.run.path / "eval" / f"{stem}.json").stat().st_mtime * 1000)
-            for name, score in evaluation.get("scores", {}).items():
-                values[clean_key(f"{stem}/{name}")] = (score.get("value"), changed)
+            if not isinstance(evaluation.get("scores"), dict):
+                raise MmctlError(f"{self.run.path}/eval/{stem}.json: damaged, not an evaluation")
+            for name, score in evaluation["scores"].items():
+                value = score.get("value") if isinstance(score, dict) else None
+                values[clean_key(f"{stem}/{name}")] = (value, changed)
         if self.run.finished:
             changed = int((self.run.path / "result.json").stat().st_mtime * 1000)
             for name, value in self.run.result().items():
@@ -254,9 +257,22 @@ class Upload:
             files.write_json(self.run.path / "mlflow.json", self.record, durable=False)
 
 
+def remember(run: RunFolder, parent_run_id: str | None, tags: Mapping[str, str] | None) -> dict[str, Any]:
+    """mlflow.json with this parent and these tags added: a store that is down now must learn them later."""
+    old = _record(run.path)
+    parent = parent_run_id or old.get("parent_run_id")
+    new = {**old, "parent_run_id": parent, "tags": {**old.get("tags", {}), **(tags or {})}}
+    if new != old:
+        files.write_json(run.path / "mlflow.json", new, durable=False)
+    return new
+
+
 def _record(folder: Path) -> dict[str, Any]:
+    """mlflow.json; {} if it is missing or damaged: a mirror's notes can be made anew."""
     try:
         record = files.read_json(folder / "mlflow.json")
-        return record if isinstance(record, dict) else {}
     except MmctlError:
         return {}
+    kinds = {"tags": dict, "sent": dict, "artifacts": dict, "parent_run_id": str | None, "run_id": str}
+    whole = isinstance(record, dict) and all(isinstance(record[k], v) for k, v in kinds.items() if k in record)
+    return record if whole else {}

@@ -39,12 +39,18 @@ def some(value: float, size: int = 8) -> dict[str, dict[str, torch.Tensor]]:
 def test_every_dtype_and_shape_comes_back_bit_for_bit(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     tensors = {
-        str(dtype): (torch.randint(0, 255, (3, 4 * dtype.itemsize), generator=generator, dtype=torch.uint8) % 2).view(dtype)
+        str(dtype): (torch.randint(0, 255, (3, 4 * dtype.itemsize), generator=generator, dtype=torch.uint8) % 2).view(
+            dtype
+        )
         if dtype is torch.bool
         else torch.randint(0, 255, (3, 4 * dtype.itemsize), generator=generator, dtype=torch.uint8).view(dtype)
         for dtype in DTYPES
     }  # random bits: NaN payloads, denormals and negative zeros among them
-    tensors |= {"scalar": torch.tensor(1.5, dtype=torch.bfloat16), "none": torch.empty(0, 3), "none too": torch.empty(0)}
+    tensors |= {
+        "scalar": torch.tensor(1.5, dtype=torch.bfloat16),
+        "none": torch.empty(0, 3),
+        "none too": torch.empty(0),
+    }
     tensors |= {"transposed": torch.randn(3, 5, generator=generator).T, "a.b/c d": torch.tensor(7)}
     save(tmp_path, 3, {"model": tensors}, {"step": 3})
     loaded = load(tmp_path).tensors["model"]
@@ -116,7 +122,12 @@ leaves = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8)
     | st.builds(np.float32, st.floats(width=32)) | st.builds(lambda v: np.array(v, dtype=np.int16), st.lists(st.integers(-9, 9)))
 )  # fmt: skip
-keys = st.text(max_size=4) | st.integers(-3, 3) | st.sampled_from(["$ref", "$float", "$dict"]) | st.tuples(st.integers(0, 3))
+keys = (
+    st.text(max_size=4)
+    | st.integers(-3, 3)
+    | st.sampled_from(["$ref", "$float", "$dict"])
+    | st.tuples(st.integers(0, 3))
+)
 trees = st.recursive(
     leaves,
     lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(keys, inner, max_size=3),
@@ -152,7 +163,9 @@ def test_what_would_need_pickle_is_refused_by_name(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("form", [{"$call": ["os.system", "x"]}, {"$tensor": ["nn", [1], "AA=="]}, {"$array": ["O", [1], ""]}])
+@pytest.mark.parametrize(
+    "form", [{"$call": ["os.system", "x"]}, {"$tensor": ["nn", [1], "AA=="]}, {"$array": ["O", [1], ""]}]
+)
 def test_a_hostile_state_is_refused(form: dict[str, Any]) -> None:
     with pytest.raises(MmctlError, match="damaged value"):
         codec.decode({"x": form})
@@ -215,7 +228,9 @@ def test_nothing_usable_is_one_line(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_full_disk_leaves_the_earlier_checkpoint_and_no_rubbish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_earlier_checkpoint_and_no_rubbish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(tmp_path, 1, some(1), {"step": 1})
 
     def full(descriptor: int) -> None:
@@ -274,7 +289,9 @@ print(at)
 
 @pytest.mark.parametrize("again", ["next", "again"])
 def test_killed_anywhere_while_saving_the_last_good_checkpoint_is_there(tmp_path: Path, again: str) -> None:
-    done = subprocess.run([sys.executable, "-c", KILL, str(tmp_path), again], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", KILL, str(tmp_path), again], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     points = int(done.stdout)
     assert points > 20

@@ -25,7 +25,9 @@ def same(a: object, b: object) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(rows)
-def test_jsonl_gives_back_every_float_and_every_key(tmp_path_factory: pytest.TempPathFactory, written: list[dict]) -> None:
+def test_jsonl_gives_back_every_float_and_every_key(
+    tmp_path_factory: pytest.TempPathFactory, written: list[dict]
+) -> None:
     path = tmp_path_factory.mktemp("jsonl") / "metrics.jsonl"
     for row in written:
         files.append_line(path, row)
@@ -41,7 +43,9 @@ def test_jsonl_gives_back_every_float_and_every_key(tmp_path_factory: pytest.Tem
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 200))
-def test_a_torn_last_line_is_left_out_and_cut_by_the_next_append(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+def test_a_torn_last_line_is_left_out_and_cut_by_the_next_append(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
     path = tmp_path_factory.mktemp("torn") / "metrics.jsonl"
     for step in range(5):
         files.append_line(path, {"step": step, "loss": 0.5})
@@ -61,7 +65,9 @@ def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path: Path) ->
     assert [row["step"] for row in files.read_lines(path, skip_damaged=True)] == [1, 3]
 
 
-def test_a_failed_write_keeps_the_old_content_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_content_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "status.json"
     files.write_json(path, {"state": "old"})
 
