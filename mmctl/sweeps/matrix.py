@@ -1,0 +1,312 @@
+"""An ablation is data: this reads `ablations/<name>.yaml` into a `Matrix`, strictly.
+
+A matrix has a question, a baseline, its arms (listed, or spanned by axes: see axes.py), the claims it tests and the figures
+it draws. Names and kinds are checked here, values of configuration keys by the configuration loader when a plan is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmctl.errors import UsageError, nearest
+from mmctl.sweeps import reading
+from mmctl.sweeps.claims import EXPECTED, Claim, Published
+from mmctl.sweeps.reading import Section
+
+RESULT_METRICS = ("train_loss", "held_out_loss", "parameters", "tokens", "seconds")
+"""Metrics of a run's own result; others are `diagnostics:<name>` or a suite's `<task>/<score>@<length>x`."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is changed at evaluation time only; the trained run is reused."""
+
+    remove_long_term: bool = False
+    delay: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.remove_long_term or self.delay is not None
+
+    def options(self) -> str:
+        """As `mmctl eval` takes them."""
+        words = ["--remove-long-term"] if self.remove_long_term else []
+        return " ".join(words + ([f"m={self.delay}"] if self.delay is not None else []))
+
+
+@dataclass(frozen=True)
+class Match:
+    """`key` is set to the whole number whose parameter count comes closest to that of the arm `parameters_of`."""
+
+    parameters_of: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One variant: what it sets before training, or changes at evaluation. `levels` are its values on each axis."""
+
+    name: str
+    label: str
+    set: Mapping[str, Any] = field(default_factory=dict)
+    evaluate: Changes = Changes()
+    match: Match | None = None
+    levels: Mapping[str, Any] = field(default_factory=dict)
+    compare_to: str | None = None
+    """The arm that comparisons are flagged against when parameters or FLOPs differ; None: the first arm."""
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A combination left out of a product, and why."""
+
+    when: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One ablation. `digest` is the SHA-256 of its file."""
+
+    name: str
+    question: str
+    file: Path
+    digest: str
+    baseline: Mapping[str, Any]
+    arms: tuple[Arm, ...]
+    excluded: tuple[tuple[Arm, str], ...]
+    seeds: tuple[int, ...] | None
+    claims: tuple[Claim, ...]
+    figures: tuple[str, ...]
+    siblings: tuple[Arm, ...] = ()
+    """Arms left out by a selection; others may still be matched to them."""
+
+    def arm(self, name: str) -> Arm:
+        return next(a for a in self.arms if a.name == name)
+
+    def axes(self) -> dict[str, list[Any]]:
+        """Every key this ablation varies, with its values in order of appearance."""
+        values: dict[str, list[Any]] = {}
+        for arm in self.arms:
+            for key, value in arm.levels.items():
+                if value not in values.setdefault(key, []):
+                    values[key].append(value)
+        return values
+
+
+def shipped() -> dict[str, Path]:
+    """The ablations that come with mmctl: name -> file."""
+    import mmctl.ablations
+
+    folder = Path(next(iter(mmctl.ablations.__path__)))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find(names: list[str]) -> list[Matrix]:
+    """Load ablations by name, or by path for a user's own. No names: all that are shipped."""
+    available = shipped()
+    matrices = []
+    for wanted in names or list(available):
+        if wanted in available:
+            path = available[wanted]
+        elif wanted.endswith((".yaml", ".yml")) or "/" in wanted:
+            path = Path(wanted)
+        else:
+            raise UsageError(f'"{wanted}": no such ablation{nearest(wanted, available, "ablations")}')
+        matrices.append(load(path))
+    for i, matrix in enumerate(matrices):
+        for other in matrices[:i]:
+            if other.name == matrix.name:
+                raise UsageError(f'ablation "{matrix.name}" is given twice ({other.file}, {matrix.file})')
+    return matrices
+
+
+def load(path: Path) -> Matrix:
+    """Read and check one matrix. UsageError naming file, key, what was expected and the nearest valid name."""
+    from mmctl.sweeps.axes import expand
+
+    top = reading.load(path)
+    name = top.take("name", reading.name)
+    question = top.take("question", reading.text)
+    baseline = top.take("baseline", _baseline)
+    if top.has("arms") == top.has("axes"):
+        top.fail("arms", "expected either arms or axes" + (", not both" if top.has("arms") else ""))
+    if top.has("arms"):
+        for key in ("combine", "exclude"):
+            if top.has(key):
+                top.fail(key, "belongs to axes; listed arms are simply not listed")
+        arms = tuple(top.take("arms", reading.list_of(_arm, least=2)))
+        excluded: tuple[tuple[Arm, str], ...] = ()
+    else:
+        arms, excluded = expand(top)
+    reading.unique(top, "arms", (a.name for a in arms))
+    _check_references(top, arms)
+    seeds = top.take("seeds", reading.list_of(reading.whole, least=1), None)
+    if seeds is not None:
+        reading.unique(top, "seeds", map(str, seeds))
+        if min(seeds) < 0:
+            top.fail("seeds", f"{min(seeds)}: expected 0 or more")
+    known = [a.name for a in arms]
+    claims = tuple(top.take("claims", reading.list_of(lambda s, k, v: _claim(s, k, v, known)), []))
+    reading.unique(top, "claims", (c.id for c in claims))
+    figures = tuple(top.take("figures", reading.list_of(_figure), []))
+    top.done()
+    return Matrix(
+        name=name,
+        question=question,
+        file=path,
+        digest=hashlib.sha256(path.read_bytes()).hexdigest(),
+        baseline=baseline,
+        arms=arms,
+        excluded=excluded,
+        seeds=tuple(seeds) if seeds is not None else None,
+        claims=claims,
+        figures=figures,
+    )
+
+
+def _baseline(parent: Section, key: str, value: Any) -> dict[str, Any]:
+    part = reading.section(parent, key, value)
+    found = part.take("set", reading.settings, {})
+    part.done()
+    return found
+
+
+def _arm(parent: Section, key: str, value: Any) -> Arm:
+    part = reading.section(parent, key, value)
+    name = part.take("name", reading.name)
+    label = part.take("label", reading.text, name)
+    changed = part.take("set", reading.settings, {})
+    evaluate = part.take("evaluate", changes, Changes())
+    match = part.take("match", _match, None)
+    compare_to = part.take("compare_to", reading.name, None)
+    part.done()
+    levels = dict(changed)
+    if evaluate.remove_long_term:
+        levels["remove_long_term"] = True
+    if evaluate.delay is not None:
+        levels["delay"] = evaluate.delay
+    return Arm(name, label, changed, evaluate, match, levels, compare_to)
+
+
+def changes(parent: Section, key: str, value: Any) -> Changes:
+    """`evaluate: {remove_long_term: true, delay: 16}`."""
+    part = reading.section(parent, key, value)
+    found = Changes(part.take("remove_long_term", reading.flag, False), part.take("delay", reading.whole, None))
+    part.done()
+    if found.delay is not None and found.delay < 1:
+        part.fail("delay", f"{found.delay}: expected at least 1")
+    return found
+
+
+def _match(parent: Section, key: str, value: Any) -> Match:
+    part = reading.section(parent, key, value)
+    found = Match(part.take("parameters_of", reading.name), part.take("key", reading.text))
+    part.done()
+    return found
+
+
+def _claim(parent: Section, key: str, value: Any, arms: list[str]) -> Claim:
+    part = reading.section(parent, key, value)
+    expected = part.take("expected", reading.one_of(*EXPECTED))
+    claim = Claim(
+        id=part.take("id", reading.name),
+        statement=part.take("statement", reading.text),
+        metric=part.take("metric", _metric),
+        suite=part.take("suite", _suite, None),
+        treatment=part.take("treatment", reading.one_of(*arms)),
+        control=part.take("control", reading.one_of(*arms), None),
+        expected=expected,
+        margin=part.take("margin", reading.positive, None),
+        range=part.take("range", _range, None),
+        published=part.take("published", _published),
+        stand_in=part.take("stand_in", reading.text, None),
+    )
+    part.done()
+    if expected == "range":
+        if claim.range is None:
+            part.fail("range", "is missing: expected [low, high]")
+        if claim.control is not None or claim.margin is not None:
+            part.fail("control" if claim.control else "margin", "a range is one arm's own value: it takes neither")
+    else:
+        if claim.range is not None:
+            part.fail("range", f"belongs to expected: range, not {expected}")
+        if claim.control is None:
+            part.fail("control", f"is missing: expected one of {', '.join(arms)}")
+        if claim.margin is None:
+            part.fail("margin", f"is missing: the largest difference in {claim.metric} that counts as no effect")
+        if claim.control == claim.treatment:
+            part.fail("control", f'"{claim.control}" is the treatment too')
+    return claim
+
+
+def _published(parent: Section, key: str, value: Any) -> Published:
+    part = reading.section(parent, key, value)
+    found = Published(
+        source=part.take("source", reading.text),
+        metric=part.take("metric", reading.text),
+        text=part.take("value", _words),
+        effect=part.take("effect", reading.number, None),
+        unit=part.take("unit", reading.text, ""),
+    )
+    part.done()
+    if found.effect is not None and not found.unit:
+        part.fail("unit", "is missing: points, or the metric's own unit")
+    return found
+
+
+def _words(section: Section, key: str, value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:g}"
+    return reading.text(section, key, value)
+
+
+def _range(section: Section, key: str, value: Any) -> tuple[float, float]:
+    low_high = reading.list_of(reading.number)(section, key, value)
+    if len(low_high) != 2 or low_high[0] >= low_high[1]:
+        section.fail(key, "expected [low, high]")
+    return low_high[0], low_high[1]
+
+
+def _metric(section: Section, key: str, value: Any) -> str:
+    from mmctl.data import TASKS
+
+    metric = reading.text(section, key, value)
+    if metric in RESULT_METRICS or (metric.startswith("diagnostics:") and len(metric) > len("diagnostics:")):
+        return metric
+    task, slash, score = metric.partition("/")
+    if slash and score and task in {*TASKS, "train_loss"}:
+        return metric
+    examples = [*RESULT_METRICS, "diagnostics:bandwidth/alpha/long-term", *(f"{t}/accuracy@1x" for t in sorted(TASKS))]
+    section.fail(key, f'"{metric}": no such metric{nearest(metric, examples, "such as")}')
+
+
+def _suite(section: Section, key: str, value: Any) -> str:
+    from mmctl.evaluation import SUITES
+
+    return reading.one_of(*SUITES)(section, key, value)
+
+
+def _figure(section: Section, key: str, value: Any) -> str:
+    from mmctl.plots import FIGURES
+
+    return reading.one_of(*FIGURES)(section, key, value)
+
+
+def _check_references(top: Section, arms: tuple[Arm, ...]) -> None:
+    names = [a.name for a in arms]
+    for i, arm in enumerate(arms):
+        part = Section(top.file, f"arms[{i}]", {})
+        for key, wanted in (
+            ("match.parameters_of", arm.match.parameters_of if arm.match else None),
+            ("compare_to", arm.compare_to),
+        ):
+            if wanted is None:
+                continue
+            if wanted not in names or wanted == arm.name:
+                part.fail(key, f'"{wanted}": expected another arm{nearest(wanted, names, "arms")}')
+        if arm.match and next(a for a in arms if a.name == arm.match.parameters_of).match:
+            part.fail("match.parameters_of", f'"{arm.match.parameters_of}" is matched itself: name the arm it follows')

@@ -1,0 +1,75 @@
+"""Reads the numbers of one arm's run from its folder. A number that is not there, or not finite, is missing: never 0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mmctl.sweeps.matrix import Changes
+
+if TYPE_CHECKING:
+    from mmctl.config import Config
+    from mmctl.runs import RunFolder
+
+COSTS = ("tokens", "seconds")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A measured value, where it stands (`result.json` or an evaluation's name), and over how many examples."""
+
+    value: float
+    source: str
+    n: int | None = None
+    interval: tuple[float, float] | None = None
+    examples: Mapping[str, Any] | None = None
+    """The score's entry with its per-example counts, for a bootstrap."""
+
+
+def read(run: RunFolder, config: Config, changes: Changes) -> dict[str, Number]:
+    """{metric: Number} of a finished run, scored with `changes`; {} of one that is not finished.
+
+    What belongs to training (losses, diagnostics) is left out for an arm that changes something at evaluation: it is the
+    trained run's, not the arm's. What the training cost stays.
+    """
+    if not run.finished:
+        return {}
+    numbers: dict[str, Number] = {}
+    for name, value in flat_result(run.result()).items():
+        if not changes or name in COSTS:
+            _add(numbers, name, value, "result.json")
+    from mmctl.evaluation import file_stem, same_settings, wanted_suites
+
+    for suite in wanted_suites(config):
+        stem = file_stem(suite, changes.remove_long_term, changes.delay)
+        evaluation = run.evaluation(stem)
+        if evaluation is None or not same_settings(evaluation, config):
+            continue
+        for name, score in evaluation["scores"].items():
+            interval = score.get("interval")
+            _add(numbers, name, score.get("value"), f"eval/{stem}.json", score.get("n"), interval, score)
+    return numbers
+
+
+def flat_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Scalars of result.json; `diagnostics` under `diagnostics:<name>`."""
+    flat = {k: v for k, v in result.items() if not isinstance(v, Mapping) and k not in ("identity", "seed", "steps")}
+    diagnostics = result.get("diagnostics") or {}
+    return {**flat, **{f"diagnostics:{k}": v for k, v in diagnostics.items()}}
+
+
+def _add(
+    numbers: dict[str, Number],
+    name: str,
+    value: Any,
+    source: str,
+    n: int | None = None,
+    interval: Any = None,
+    examples: Mapping[str, Any] | None = None,
+) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return
+    pair = (float(interval[0]), float(interval[1])) if interval else None
+    numbers[name] = Number(float(value), source, n, pair, examples)

@@ -1,0 +1,274 @@
+"""The local launcher: long-lived worker processes, each running one job at a time.
+
+A launcher takes jobs (`submit`), says what happened (`poll`) and can be stopped; the sweep (execute.py) decides what to run
+and when. Workers are reused from job to job, so torch is imported once a worker and not once a run. A worker that dies
+(killed, out of memory, crashed) loses its job and nothing else: its place is filled anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from mmctl.errors import MmctlError
+
+EXECUTE = "mmctl.training.run:execute"
+EVALUATE = "mmctl.sweeps.evaluating:evaluate_changed"
+
+MOST_FAILED_STARTS = 3
+"""Workers in a row that die before they are ready, after which the launcher gives up."""
+
+SCRUBBED = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
+"""Would make a worker's run *be* its parent's, or land elsewhere (runner.md, section 4)."""
+
+
+@dataclass
+class Job:
+    """`kind` is train or evaluate, `arguments` what its function takes besides (config, root, listener)."""
+
+    id: int
+    kind: str
+    label: str
+    config: dict[str, Any]
+    root: Path
+    overrides: list[str]
+    arguments: dict[str, Any]
+
+    def message(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "config": self.config,
+            "root": str(self.root),
+            "overrides": self.overrides,
+            "arguments": self.arguments,
+        }
+
+
+@dataclass
+class Event:
+    """What happened to a job: `kind` progress (values: phase, step, ...) or done (values: state, reason, path, skipped).
+
+    `place` is the worker's number. State `lost` means the worker died; `busy` that another process has the run.
+    """
+
+    kind: str
+    job: Job
+    place: int
+    values: dict[str, Any]
+
+
+class Launcher(Protocol):
+    """Where jobs run. Others (a cluster's scheduler) take this one's place."""
+
+    @property
+    def free(self) -> int: ...
+    @property
+    def running(self) -> list[Job]: ...
+    def submit(self, job: Job) -> None: ...
+    def poll(self, timeout: float) -> list[Event]: ...
+    def stop(self, number: int = signal.SIGTERM) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass
+class _Place:
+    number: int
+    process: subprocess.Popen[bytes] | None = None
+    channel: socket.socket | None = None
+    job: Job | None = None
+    ready: bool = False
+    buffer: bytearray = field(default_factory=bytearray)
+
+
+class LocalLauncher:
+    """`jobs` workers on this machine with `threads` CPU threads each; their own output goes to files in `logs`."""
+
+    def __init__(
+        self,
+        jobs: int,
+        logs: Path,
+        *,
+        threads: int = 1,
+        execute: str = EXECUTE,
+        evaluate: str = EVALUATE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.places = [_Place(i) for i in range(jobs)]
+        self.logs = logs
+        self.targets = (execute, evaluate)
+        self.environment = self._environment(threads, environment or {})
+        self.selector = selectors.DefaultSelector()
+        self.failed_starts = 0
+
+    def __enter__(self) -> LocalLauncher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def free(self) -> int:
+        return sum(place.job is None for place in self.places)
+
+    @property
+    def running(self) -> list[Job]:
+        return [place.job for place in self.places if place.job is not None]
+
+    def submit(self, job: Job) -> None:
+        """Give the job to a free worker, starting one if need be."""
+        free = [place for place in self.places if place.job is None]
+        place = next((p for p in free if p.process is not None), free[0])
+        place.job = job
+        if place.process is None:
+            self._start(place)
+        assert place.channel is not None
+        with contextlib.suppress(OSError):  # it has just died: poll will say so
+            place.channel.sendall(json.dumps(job.message()).encode() + b"\n")
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Events since the last call, waiting at most `timeout` seconds for one."""
+        events: list[Event] = []
+        if not self.selector.get_map():
+            time.sleep(timeout)
+            return events
+        for key, _ in self.selector.select(timeout):
+            place: _Place = key.data
+            assert place.channel is not None
+            try:
+                received = place.channel.recv(1 << 16)
+            except OSError:
+                received = b""
+            place.buffer += received
+            while (end := place.buffer.find(b"\n")) >= 0:
+                line = bytes(place.buffer[:end])
+                del place.buffer[: end + 1]
+                events += self._read(place, json.loads(line))
+            if not received:
+                events += self._died(place)
+        return events
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Pass a signal on to every worker: a training one saves and ends, an idle one ends. `poll` collects the rest."""
+        for place in self.places:
+            if place.process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    place.process.send_signal(number)
+
+    def close(self) -> None:
+        """End every worker, killing those that do not go within a few seconds. Idempotent."""
+        living = [place for place in self.places if place.process is not None]
+        for place in living:
+            self._forget(place)
+        deadline = time.monotonic() + 10.0
+        for place in living:
+            process = place.process
+            assert process is not None
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            place.process = None
+
+    def _start(self, place: _Place) -> None:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair()
+        with open(self.logs / f"worker-{place.number}.log", "ab") as log:
+            # A session of its own: Ctrl-C in the terminal reaches the parent alone, which passes it on once.
+            place.process = subprocess.Popen(
+                [sys.executable, "-m", "mmctl.sweeps.worker", str(theirs.fileno()), str(os.getpid()), *self.targets],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                env=self.environment,
+                start_new_session=True,
+            )
+        theirs.close()
+        place.channel, place.ready = ours, False
+        place.buffer.clear()
+        self.selector.register(ours, selectors.EVENT_READ, place)
+
+    def _read(self, place: _Place, message: dict[str, Any]) -> list[Event]:
+        kind = message.pop("event")
+        if kind == "ready":
+            place.ready, self.failed_starts = True, 0
+            return []
+        job = place.job
+        if job is None or message.pop("id", None) != job.id:
+            return []
+        if kind == "done":
+            place.job = None
+        return [Event(kind, job, place.number, message)]
+
+    def _died(self, place: _Place) -> list[Event]:
+        process, job, ready = place.process, place.job, place.ready
+        assert process is not None
+        self._forget(place)
+        try:
+            code = process.wait(5.0)
+        except subprocess.TimeoutExpired:  # it closed its channel and lives on: of no use
+            process.kill()
+            code = process.wait()
+        place.process, place.job = None, None
+        if not ready:
+            self.failed_starts += 1
+            if self.failed_starts >= MOST_FAILED_STARTS:
+                raise MmctlError(f"workers do not start ({_cause(code)}): {self._last_line(place)}")
+        if job is None:
+            return []
+        return [
+            Event("done", job, place.number, {"state": "lost", "reason": f"its worker {_cause(code)}", "path": None})
+        ]
+
+    def _forget(self, place: _Place) -> None:
+        if place.channel is not None:
+            self.selector.unregister(place.channel)
+            place.channel.close()
+            place.channel = None
+
+    def _last_line(self, place: _Place) -> str:
+        with contextlib.suppress(OSError):
+            lines = (self.logs / f"worker-{place.number}.log").read_text(errors="replace").strip().splitlines()
+            if lines:
+                return lines[-1].strip()
+        return "it left no message"
+
+    def _environment(self, threads: int, extra: Mapping[str, str]) -> dict[str, str]:
+        environment = {k: v for k, v in os.environ.items() if k not in SCRUBBED}
+        # Libraries read these when they are loaded; each run then sets its own number of threads.
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            environment[name] = str(threads)
+        return {**environment, **extra}
+
+
+def cores() -> int:
+    """CPU cores this process may use: its affinity, and the cgroup's quota where one is set."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            available = min(available, max(1, round(int(quota) / int(period))))
+    return max(1, available)
+
+
+def _cause(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was ended by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")

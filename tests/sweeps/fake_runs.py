@@ -1,0 +1,141 @@
+"""Stands in for training in tests: `fake_runs:execute` writes in milliseconds what a run leaves behind, with known numbers.
+
+What a run does is read from the file MMCTL_FAKE names: {"<cell>/seed<k>": action}; actions: fail, raise, diverge, kill
+(once), hang. Every call is appended to `calls` beside that file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from mmctl.training.progress import Progress
+
+SMALL = [
+    "training.steps=2",
+    "training.warmup=0",
+    "evaluation.examples=2",
+    "evaluation.minimum_examples=2",
+    "data.mixture={recall: 1, icl: 1, facts: 1}",  # no corpus to read
+    "operation.mlflow=false",
+]
+"""Overrides that make a run small, with no corpus to read and nothing tracked."""
+
+
+class Outcome:
+    def __init__(self, state: str, path: Path, reason: str | None = None, skipped: bool = False) -> None:
+        self.state, self.path, self.reason, self.skipped = state, path, reason, skipped
+
+
+def number(config: Any, metric: str, removed: bool = False) -> float:
+    """A score that tells arms and seeds apart: a known base by arm, plus a known part by seed."""
+    model = config.model
+    base = {"mosaic-v2": 0.8, "transformer": 0.3, "transformer-masks": 0.31}[model.name]
+    if getattr(model, "bandwidth", "adaptive") != "adaptive":
+        base -= 0.1
+    if removed and not metric.startswith(("facts", "text")):
+        base -= 0.5
+    return (
+        base + 0.01 * config.seed + (0.001 * (config.seed == 2) if getattr(model, "bandwidth", "") == "constant" else 0)
+    )
+
+
+def result(config: Any) -> dict[str, Any]:
+    adaptive = getattr(config.model, "bandwidth", "") == "adaptive"
+    alpha = {"bandwidth/alpha/long-term": 0.3 + 0.01 * config.seed, "bandwidth/alpha/short-term": 0.5}
+    return {
+        "train_loss": 3.0 - number(config, "train_loss"),
+        "held_out_loss": float("nan"),
+        "tokens": 1000,
+        "seconds": 12.5,
+        "steps": config.training.steps,
+        "diagnostics": alpha if adaptive else {},
+        "identity": "unused",
+        "seed": config.seed,
+        "versions": {},
+    }
+
+
+def evaluation(config: Any, suite: str, changes: dict[str, Any]) -> dict[str, Any]:
+    from mmctl.evaluation.suites import settings_dict, suite_tasks
+
+    scores: dict[str, Any] = {}
+    for task in suite_tasks(suite):
+        for multiple in config.evaluation.lengths:
+            names = {"text": ["loss"], "icl": ["accuracy", "accuracy-last-quarter"]}.get(task, ["accuracy"])
+            for name in names:
+                value = number(config, task, bool(changes.get("remove_long_term")))
+                scores[f"{task}/{name}@{multiple}x"] = {
+                    "value": value,
+                    "n": 4,
+                    "interval": [value - 0.05, value + 0.05],
+                    "correct": [value * 10] * 4,
+                    "total": [10] * 4,
+                }
+    return {"suite": suite, "changes": changes, "settings": settings_dict(config), "scores": scores}
+
+
+def called(kind: str, label: str) -> None:
+    with open(Path(os.environ["MMCTL_FAKE"]).with_name("calls"), "a") as file:
+        file.write(f"{kind} {label} {os.getpid()}\n")
+
+
+def execute(
+    config: Any, root: Path, *, overrides: Any = (), parent_run_id: str | None = None, tags: Any = None,
+    listener: Any = lambda progress: None,
+) -> Outcome:  # fmt: skip
+    from mmctl.evaluation import file_stem
+    from mmctl.runs import RunFolder
+
+    run = RunFolder.locate(root, config) or RunFolder.create(root, config, overrides)
+    label = f"{config.name}/seed{config.seed}"
+    if run.finished and run.evaluation("persistent"):
+        return Outcome("finished", run.path, skipped=True)
+    called("train", label)
+    plan = Path(os.environ["MMCTL_FAKE"])
+    action = json.loads(plan.read_text()).get(label) if plan.exists() else None
+    with run.lock():
+        run.set_state("running")
+        listener(Progress(run.label, "training", 1, 2, loss=1.5))
+        print(f"{label} says hello")
+        if action == "raise":
+            raise RuntimeError("broken on purpose\nwith a second line")
+        if action in ("fail", "diverge"):
+            state = {"fail": "failed", "diverge": "diverged"}[action]
+            run.set_state(state, "told to")
+            return Outcome(state, run.path, "told to")
+        if action == "kill" and not (run.path / "killed").exists():
+            (run.path / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == "hang":
+            try:
+                (run.path / "hanging").touch()
+                time.sleep(120)
+            except KeyboardInterrupt:
+                run.set_state("interrupted", "asked to")
+                return Outcome("interrupted", run.path, "asked to")
+        for suite in config.evaluation.suites:
+            run.write_evaluation(
+                file_stem(suite), evaluation(config, suite, {"remove_long_term": False, "delay": None})
+            )
+        run.set_state("finished")
+        run.write_result(result(config))
+    return Outcome("finished", run.path)
+
+
+def evaluate(config: Any, root: Path, *, changes: Any, listener: Any = lambda progress: None) -> Outcome:
+    from mmctl.evaluation import file_stem
+    from mmctl.runs import RunFolder
+
+    run = RunFolder.locate(root, config)
+    assert run is not None
+    called("evaluate", f"{config.name}/seed{config.seed}")
+    for change in changes:
+        for suite in config.evaluation.suites:
+            stem = file_stem(suite, change["remove_long_term"], change["delay"])
+            run.write_evaluation(stem, evaluation(config, suite, change))
+    return Outcome("finished", run.path)

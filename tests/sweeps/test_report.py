@@ -1,0 +1,245 @@
+"""Results and report from runs with known numbers, checked against scipy and by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import fake_runs
+import pytest
+from scipy import stats
+
+from mmctl.runs import RunFolder
+from mmctl.sweeps import manifest
+from mmctl.sweeps.evaluating import missing
+from mmctl.sweeps.finish import finish
+from mmctl.sweeps.matrix import Changes
+
+NAMES = ["bandwidth", "long-term-removal", "transformer-masks"]
+
+
+def train(plan: Any, root: Path, leave_out: tuple[str, ...] = ()) -> None:
+    for run in plan.runs():
+        if run.label in leave_out:
+            continue
+        fake_runs.execute(run.config, root)
+        changes = run.cell.changes(run.seed, plan.seeds)
+        if changes:
+            fake_runs.evaluate(
+                run.config, root, changes=[{"remove_long_term": c.remove_long_term, "delay": c.delay} for c in changes]
+            )
+
+
+def write(plan: Any, root: Path) -> tuple[dict[str, Any], Path]:
+    folder = manifest.folder(plan, root)
+    fixed = manifest.write(plan, root, {"mmctl": "0"})
+    results, _ = finish(plan, root, folder, fixed, draw=False)
+    return results, folder
+
+
+def claims(results: dict[str, Any]) -> dict[str, Any]:
+    return {f"{a['name']}/{c['id']}": c for a in results["ablations"] for c in a["claims"]}
+
+
+@pytest.fixture
+def root(tmp_path: Path, fakes) -> Path:
+    return tmp_path / "runs"
+
+
+def test_verdicts_from_known_numbers(make_plan, root: Path) -> None:
+    plan = make_plan(NAMES)
+    manifest.write(plan, root, {})
+    train(plan, root)
+    results, folder = write(plan, root)
+    found = claims(results)
+
+    # Adaptive 2.2, constant 2.3 (2.299 at seed 2): differences -.1, -.1, -.099.
+    loss = found["bandwidth/training-loss"]
+    reference = stats.ttest_1samp([-0.1, -0.1, -0.099], 0.0)
+    interval = reference.confidence_interval(0.95)
+    assert loss["difference"]["mean"] == pytest.approx(-0.299 / 3)
+    assert loss["difference"]["interval"] == pytest.approx([interval.low, interval.high])
+    assert loss["difference"]["p"] == pytest.approx(reference.pvalue)
+    assert loss["verdict"] == "reproduced"
+    assert loss["treatment_score"]["mean"] == pytest.approx(3.0 - 0.81)
+    family = [c for c in found.values() if c["expected"] in ("greater", "less")]
+    assert loss["p_holm"] <= len(family) * reference.pvalue
+
+    alpha = found["bandwidth/alpha-long-term"]
+    assert alpha["difference"]["mean"] == pytest.approx(0.31)
+    assert alpha["difference"]["interval"] == pytest.approx(
+        list(stats.ttest_1samp([0.30, 0.31, 0.32], 0).confidence_interval(0.95))
+    )
+    assert alpha["verdict"] == "reproduced"
+    assert found["bandwidth/alpha-short-term"]["verdict"] == "opposite"
+
+    assert found["long-term-removal/facts"]["difference"]["mean"] == 0.0
+    assert found["long-term-removal/facts"]["verdict"] == "reproduced"
+    assert found["long-term-removal/recall"]["difference"]["mean"] == pytest.approx(-0.5)
+    assert found["long-term-removal/recall"]["verdict"] == "reproduced"
+    assert found["transformer-masks/in-context"]["difference"]["mean"] == pytest.approx(0.5)
+    assert found["transformer-masks/masks-recall"]["difference"]["mean"] == pytest.approx(0.01)
+    assert found["transformer-masks/masks-recall"]["verdict"] == "reproduced"
+
+    report = (folder / "report.md").read_text()
+    assert (
+        "| [transformer-masks](#transformer-masks): The mosaic learns in context better than the transformer. |"
+        in report
+    )
+    assert "small: transformer 23.0, mosaic 45.5" in report
+    assert "(+22.5 points)" in report
+    assert "+0.5000 [+0.5000, +0.5000] (n = 3 seeds) | **reproduced**; unmatched comparison |" in report
+    assert "| long-term | 0.3100 ± 0.0100 (n = 3) |" in report
+    assert "removed 0.3100 ± 0.0100 (n = 3), kept 0.8100 ± 0.0100 (n = 3)" in report
+    assert "before the first run" in report
+    assert plan.command() in report
+    assert "mmctl eval mosaic-v2-" in report
+    assert json.loads((folder / "results.json").read_text())["sweep"] == plan.name
+
+
+def test_what_is_missing_is_missing_and_never_zero(make_plan, root: Path) -> None:
+    plan = make_plan(["bandwidth"])
+    train(plan, root, leave_out=("bandwidth-constant/seed0", "bandwidth-constant/seed1", "bandwidth-constant/seed2"))
+    results, folder = write(plan, root)
+    found = claims(results)
+    assert found["bandwidth/training-loss"]["verdict"] == "not run"
+    assert found["bandwidth/training-loss"]["difference"] is None
+    assert found["bandwidth/training-loss-matched"]["verdict"] == "reproduced"
+    report = (folder / "report.md").read_text()
+    assert "Ours: missing; adaptive 2.1900 ± 0.0100 (n = 3), constant missing." in report
+    assert "0/3 finished, 3 planned" in report
+    # held_out_loss is NaN in every result: not a number, so not there.
+    assert "held_out_loss" not in report
+    rows = list(csv.DictReader(io.StringIO((folder / "numbers.csv").read_text())))
+    assert not [r for r in rows if r["arm"] == "constant" and r["kind"] in ("seed", "mean")]
+    (claim,) = [r for r in rows if r["kind"] == "claim" and r["source"] == "training-loss"]
+    assert (claim["value"], claim["n"], claim["verdict"]) == ("", "0", "not run")
+
+
+def test_the_csv_has_every_number_by_seed(make_plan, root: Path) -> None:
+    plan = make_plan(["long-term-removal"])
+    train(plan, root)
+    _, folder = write(plan, root)
+    rows = list(csv.DictReader(io.StringIO((folder / "numbers.csv").read_text())))
+    removed = {
+        r["seed"]: float(r["value"])
+        for r in rows
+        if (r["kind"], r["arm"], r["metric"]) == ("seed", "removed", "recall/accuracy@8x")
+    }
+    assert removed == pytest.approx({"0": 0.30, "1": 0.31, "2": 0.32})
+    sources = {r["source"] for r in rows if r["arm"] == "removed" and r["metric"] == "recall/accuracy@8x"}
+    assert sources == {"eval/new-knowledge+remove-long-term.json"}
+    # What training gave is the trained run's, not the removed arm's.
+    assert not [r for r in rows if r["arm"] == "removed" and r["metric"] == "train_loss"]
+
+
+def test_costs_stand_beside_scores_and_unmatched_comparisons_are_flagged(make_plan, root: Path) -> None:
+    from mmctl.models import flops
+
+    plan = make_plan(["transformer-masks", "long-term-removal"], seeds=[0])
+    results, folder = write(plan, root)
+    arms = {a["name"]: a for a in results["ablations"][0]["arms"]}
+    config = plan.cell("transformer-masks", "mosaic").config
+    cost = arms["mosaic"]["cost"]
+    assert cost["parameters"] == flops.parameters(config.model, 512)
+    for convention in ("published", "executed"):
+        expected = flops.flops_per_token(config.model, 512, 128, convention)
+        assert cost["flops_per_token"][convention] == pytest.approx(expected)
+    assert cost["training_tokens"] == 2 * 16 * 128
+    change = 100 * (cost["parameters"] / arms["transformer"]["cost"]["parameters"] - 1)
+    claim = claims(results)["transformer-masks/in-context"]
+    assert claim["unmatched"][0] == f"parameters {change:+.1f}%"
+    assert not any(text.startswith("parameters") for text in arms["masks-matched"]["unmatched"])
+    removed = results["ablations"][1]["arms"][1]
+    assert removed["cost"]["parameters"] < cost["parameters"]
+    report = (folder / "report.md").read_text()
+    assert "FLOPs/token at 128 (published) | FLOPs/token at 128 (executed)" in report
+    assert "unmatched with transformer: parameters" in report
+
+
+def test_one_seed_has_an_interval_over_examples_and_is_underpowered(make_plan, root: Path) -> None:
+    plan = make_plan(["long-term-removal"], seeds=[1])
+    train(plan, root)
+    results, folder = write(plan, root)
+    claim = claims(results)["long-term-removal/recall"]
+    assert claim["difference"]["over"] == "examples"
+    assert claim["difference"]["interval"] == pytest.approx([-0.5, -0.5])
+    assert claim["verdict"] == "underpowered"
+    assert "(n = 1 seed, interval over examples)" in (folder / "report.md").read_text()
+
+
+def test_the_manifest_fixes_the_claims(make_plan, root: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    text = """
+name: own
+question: q
+baseline: {set: {model.name: mosaic-v2}}
+arms: [{name: a}, {name: b, set: {model.bandwidth: constant}}]
+claims:
+  - {id: one, statement: s, metric: train_loss, treatment: a, control: b, expected: less, margin: 0.01,
+     published: {source: p, metric: m, value: none}}
+"""
+    own.write_text(text)
+    plan = make_plan([str(own)], seeds=[0])
+    results, folder = write(plan, root)
+    before = (folder / "manifest.json").read_bytes()
+    content = json.loads(before)
+    assert content["ablations"][0]["sha256"] == plan.matrices[0].digest
+    assert content["ablations"][0]["claims"][0]["margin"] == 0.01
+    assert [c["identity"] for c in content["cells"]] == list(plan.cells)
+    assert claims(results)["own/one"]["registered"] is None
+
+    own.write_text(
+        text.replace("margin: 0.01", "margin: 0.5")
+        + "  - {id: two, statement: s, metric: train_loss, treatment: a, control: b, expected: less, margin: 0.01,\n"
+        "     published: {source: p, metric: m, value: none}}\n"
+    )
+    plan = make_plan([str(own)], seeds=[0])
+    results, again = write(plan, root)
+    assert again == folder
+    assert (folder / "manifest.json").read_bytes() == before
+    found = claims(results)
+    assert found["own/one"]["registered"] == "changed after the first run"
+    assert found["own/two"]["registered"] == "added after the first run"
+    assert "claim changed after the first run" in (folder / "report.md").read_text()
+
+
+def test_runs_finished_before_the_claims_were_fixed_are_said(make_plan, root: Path) -> None:
+    plan = make_plan(["long-term-mask"], seeds=[0])
+    fake_runs.execute(plan.runs()[0].config, root)
+    results, folder = write(plan, root)
+    assert results["finished_before"] == [plan.runs()[0].label]
+    assert "when 1 of its 2 runs were finished already" in (folder / "report.md").read_text()
+
+
+def test_evaluations_made_with_other_settings_do_not_count(make_plan, root: Path) -> None:
+    plan = make_plan(["long-term-mask"], seeds=[0])
+    train(plan, root)
+    other = make_plan(["long-term-mask"], seeds=[0], overrides=["evaluation.resamples=300"])
+    assert list(other.cells) == list(plan.cells)
+    run = other.runs()[0]
+    folder = RunFolder.locate(root, run.config)
+    assert folder is not None
+    assert missing(folder, run.config, Changes()) == run.config.evaluation.suites
+    results, _ = write(other, root)
+    assert claims(results)["long-term-mask/recall-1x"]["verdict"] == "not run"
+    results, _ = write(plan, root)
+    assert claims(results)["long-term-mask/recall-1x"]["verdict"] != "not run"
+
+
+def test_many_arms_and_odd_text_make_a_readable_table(make_plan, root: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "name: own\nquestion: Is a|b better?\nbaseline: {set: {model.name: mosaic-v2}}\n"
+        "axes: {model.window: [32, 33, 34, 35, 36, 37, 38]}\n"
+    )
+    plan = make_plan([str(own)], seeds=[0])
+    train(plan, root)
+    _, folder = write(plan, root)
+    report = (folder / "report.md").read_text()
+    assert "| `window=38` | 2.2000 (n = 1) |" in report
+    assert "These ablations make no claims." in report
+    assert str(own) in report

@@ -1,0 +1,177 @@
+"""Paired statistics against scipy's own tests and a hand-worked Holm example."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mmctl.sweeps.statistics import (
+    bootstrap_difference,
+    holm,
+    holm_adjusted,
+    one_sample,
+    paired,
+    summarise,
+    t_interval,
+)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 20])
+def test_paired_difference_equals_scipys_paired_t_test(n: int) -> None:
+    rng = np.random.default_rng([3, n])
+    a, b = rng.normal(1.0, 2.0, n), rng.normal(0.3, 1.0, n)
+    found = paired(dict(enumerate(a)), dict(enumerate(b)))
+    reference = stats.ttest_rel(a, b)
+    interval = reference.confidence_interval(0.95)
+    assert found is not None
+    assert found.n == n
+    assert found.mean == pytest.approx((a - b).mean())
+    assert found.sd == pytest.approx((a - b).std(ddof=1))
+    assert found.p == pytest.approx(reference.pvalue, rel=1e-9)
+    assert found.interval == pytest.approx((interval.low, interval.high))
+    wider = stats.ttest_rel(a, b).confidence_interval(0.999)
+    assert found.at(0.999) == pytest.approx((wider.low, wider.high))
+
+
+def test_three_pairs_by_hand() -> None:
+    """Differences 1, 2, 3: mean 2, sd 1, t(2) at 97.5% = 4.30265, half width 4.30265 / sqrt(3)."""
+    found = paired({0: 2.0, 1: 4.0, 2: 6.0}, {0: 1.0, 1: 2.0, 2: 3.0})
+    assert found is not None
+    assert (found.mean, found.sd) == (2.0, 1.0)
+    assert found.interval == pytest.approx((2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)), abs=1e-6)
+
+
+def test_only_shared_seeds_are_paired() -> None:
+    found = paired({0: 5.0, 1: 1.0, 7: 2.0}, {1: 0.5, 7: 1.0, 9: 100.0})
+    assert found is not None
+    assert found.seeds == (1, 7)
+    assert found.mean == pytest.approx(0.75)
+    assert paired({0: 1.0}, {1: 1.0}) is None
+    assert paired({}, {}) is None
+
+
+def test_one_pair_has_no_spread_and_no_test() -> None:
+    found = paired({4: 1.0}, {4: 0.25})
+    assert found is not None
+    assert (found.n, found.mean, found.sd, found.interval, found.p) == (1, 0.75, None, None, None)
+
+
+@pytest.mark.parametrize(("difference", "p"), [(0.0, 1.0), (0.1, 0.0), (-0.1, 0.0)])
+def test_equal_differences_give_a_point(difference: float, p: float) -> None:
+    found = one_sample({0: difference, 1: difference, 2: difference})
+    assert found is not None
+    assert found.interval == (difference, difference)
+    assert (found.sd, found.p) == (0.0, p)
+
+
+def test_one_sample_equals_scipy() -> None:
+    values = [0.21, 0.25, 0.33, 0.30]
+    found = one_sample(dict(enumerate(values)))
+    interval = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert found is not None
+    assert found.interval == pytest.approx((interval.low, interval.high))
+
+
+def test_summary_of_scores() -> None:
+    found = summarise([1.0, 2.0, 4.0])
+    assert found is not None
+    assert (found.n, found.mean) == (3, pytest.approx(7 / 3))
+    assert found.sd == pytest.approx(np.std([1, 2, 4], ddof=1))
+    assert found.interval == pytest.approx(t_interval(7 / 3, float(np.std([1, 2, 4], ddof=1)), 3))
+    assert summarise([]) is None
+    single = summarise([2.0])
+    assert single is not None
+    assert (single.sd, single.interval) == (None, None)
+
+
+def test_interval_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(11)
+    samples = rng.normal(0.7, 1.3, (4000, 4))
+    inside = 0
+    for row in samples:
+        low, high = t_interval(float(row.mean()), float(row.std(ddof=1)), 4)
+        inside += low <= 0.7 <= high
+    assert 0.95 - 3 * math.sqrt(0.05 * 0.95 / 4000) < inside / 4000 < 0.95 + 3 * math.sqrt(0.05 * 0.95 / 4000)
+
+
+def test_holm_known_example() -> None:
+    """Four tests at 0.05 (p = .01, .04, .03, .005): .005 < .0125 and .01 < .0167 are rejected, .03 > .025 stops."""
+    outcome = holm([0.01, 0.04, 0.03, 0.005])
+    assert [rejected for rejected, _ in outcome] == [True, False, False, True]
+    assert [round(level, 6) for _, level in outcome] == [
+        round(1 - 0.05 / 3, 6),
+        0.975,
+        0.975,
+        0.9875,
+    ]
+    assert holm_adjusted([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_a_claim_that_was_not_run_counts_in_the_family() -> None:
+    assert holm([0.02]) == [(True, pytest.approx(0.95))]
+    assert [rejected for rejected, _ in holm([0.02, None, None])] == [False, False, False]
+    assert [rejected for rejected, _ in holm([0.01, None, None])] == [True, False, False]
+    assert holm_adjusted([0.02, None, None]) == [pytest.approx(0.06), None, None]
+
+
+def test_holm_agrees_with_the_closed_testing_it_is_a_shortcut_of() -> None:
+    """A hypothesis is rejected when Bonferroni rejects every set of hypotheses that holds it."""
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        p = rng.uniform(0, 0.08, 4).tolist()
+        expected = []
+        for i in range(4):
+            sets = [s for r in range(1, 5) for s in itertools.combinations(range(4), r) if i in s]
+            expected.append(all(min(p[j] for j in s) < 0.05 / len(s) for s in sets))
+        assert [rejected for rejected, _ in holm(p)] == expected
+        adjusted = holm_adjusted(p)
+        assert [a is not None and a < 0.05 for a in adjusted] == expected
+
+
+def test_corrected_interval_excludes_zero_exactly_when_rejected() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(100):
+        differences = [one_sample(dict(enumerate(rng.normal(effect, 0.3, 4)))) for effect in rng.uniform(-1.5, 1.5, 5)]
+        outcome = holm([d.p for d in differences if d is not None])
+        for difference, (rejected, level) in zip(differences, outcome, strict=True):
+            assert difference is not None
+            low, high = difference.at(level) or (0.0, 0.0)
+            assert (low > 0 or high < 0) == rejected
+
+
+def score(correct: list[int], total: list[int]) -> dict[str, list[int]]:
+    return {"correct": correct, "total": total}
+
+
+def test_bootstrap_over_examples_is_paired() -> None:
+    """Each example is one better in the treatment: resampling them together leaves no spread at all."""
+    rng = np.random.default_rng(2)
+    control = rng.integers(0, 8, 60)
+    found = bootstrap_difference(score((control + 1).tolist(), [10] * 60), score(control.tolist(), [10] * 60))
+    assert found is not None
+    interval, together = found
+    assert together
+    assert interval == pytest.approx((0.1, 0.1))
+
+
+def test_bootstrap_agrees_with_the_normal_approximation() -> None:
+    rng = np.random.default_rng(8)
+    a, b = rng.binomial(1, 0.7, 400), rng.binomial(1, 0.5, 400)
+    found = bootstrap_difference(score(a.tolist(), [1] * 400), score(b.tolist(), [1] * 400))
+    assert found is not None
+    difference = a - b
+    half = 1.96 * difference.std(ddof=1) / math.sqrt(400)
+    low, high = found[0]
+    assert low == pytest.approx(difference.mean() - half, abs=0.01)
+    assert high == pytest.approx(difference.mean() + half, abs=0.01)
+
+
+def test_bootstrap_without_shared_examples_says_so() -> None:
+    found = bootstrap_difference(score([1, 0, 1], [1, 1, 1]), score([1, 0], [1, 1]))
+    assert found is not None
+    assert not found[1]
+    assert bootstrap_difference({"value": 0.5}, score([1], [1])) is None
