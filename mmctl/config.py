@@ -250,9 +250,10 @@ def _other_models_key(tree: DictConfig, key: str) -> bool:
 
 
 def _sections(tree: DictConfig, prefix: str = "") -> Iterable[str]:
-    for key in tree:
+    for name in tree:
+        key = str(name)
         if isinstance(tree._get_node(key), DictConfig):
-            yield prefix + str(key)
+            yield prefix + key
             yield from _sections(tree[key], f"{prefix}{key}.")
 
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 
 def train(
-    arguments: list[str] = typer.Argument(
-        None, metavar="[PRESET] [KEY=VALUE]...", help="A preset (default: lab), then overrides.", show_default=False
-    ),
-    seed: int = typer.Option(0, help="Seed of weights, data order and stochastic mask."),
-    name: str = typer.Option("", help="Name of the run's folder (default: the model's name)."),
-    runs: Path = typer.Option(None, "--runs", help="Where runs land (default: $MMCTL_RUNS, else ./runs)."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Validate, print the resolved configuration, write nothing."),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON on stdout."),
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset (default: lab), then overrides."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights, data order and stochastic mask.")] = 0,
+    name: Annotated[str, typer.Option(help="Name of the run's folder (default: the model's name).")] = "",
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="Where runs land (default: $MMCTL_RUNS, else ./runs).")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Validate, print the resolved configuration, write nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
     """Train one model: train, checkpoint, log, and evaluate at the end. Run again to resume; finished runs are kept.
 

@@ -112,7 +112,7 @@ class Model(nn.Module):
 
     def sample_delay(self, generator: np.random.Generator) -> int | None:
         """This training step's m, the same for every layer; None for a model without long-term memory."""
-        config = self.config
+        config: Any = self.config
         if not self.has_long_term or not hasattr(config, "delay_min"):
             return None
         if config.long_term_mask == "fixed":
@@ -146,7 +146,7 @@ class Model(nn.Module):
         x = self.embedding(tokens_BT)
         weights: dict[str, Tensor] = {}
         for layer, block in enumerate(self.blocks):
-            for memory, w in block.last_query_weights(x, context).items():
+            for memory, w in block.last_query_weights(x, context).items():  # type: ignore[operator]
                 weights[f"layer{layer}/{memory}"] = w
             x = block(x, context)
         return weights

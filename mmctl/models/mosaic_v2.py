@@ -136,7 +136,7 @@ class AssociativeMemories(nn.Module):
         values = value_extract(psi, self.gamma.flatten(), scale, documents=documents)
         return keys, values
 
-    def ranges(self, context: dict[str, Any]) -> list[dict[str, int]]:
+    def ranges(self, context: dict[str, Any]) -> list[dict[str, Any]]:
         """window= or delay= of each memory, in the order of `names`."""
         return [{"delay": context["delay"]} if n == "long-term" else {"window": self.config.window} for n in self.names]
 

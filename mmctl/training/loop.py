@@ -71,8 +71,8 @@ class Means:
 class Hooks:
     """What the loop tells the world; every call may be left out."""
 
-    metrics: Callable[[int, dict[str, float]], None] = lambda step, values: None
-    checkpoint: Callable[[int, dict[str, Any]], None] = lambda step, payload: None
+    metrics: Callable[[int, dict[str, float]], object] = lambda step, values: None
+    checkpoint: Callable[[int, dict[str, Any]], object] = lambda step, payload: None
     listener: Listener = silent
     run: str = "run"
 

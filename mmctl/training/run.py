@@ -149,7 +149,7 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener, mirr
         if mirror is not None:
             mirror.log(step, values)
 
-    hooks = loop.Hooks(metrics, lambda step, payload: run.save_checkpoint(step, payload), listener, run.label)
+    hooks = loop.Hooks(metrics, run.save_checkpoint, listener, run.label)
     outcome = loop.train(model, config, place, hooks, resume, executed)
     interrupted = outcome.pop("interrupted")
     result = {
