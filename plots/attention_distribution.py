@@ -254,7 +254,8 @@ def _draw(axes: Axes, one: Distribution, name: str, *, narrow: bool) -> None:
     for curve in panel.mean:
         axes.plot(positions, np.where(visible, curve, np.nan), color=style.COLOURS[5], linewidth=0.6, alpha=0.75)
     mean = np.where(visible, panel.mean.mean(axis=0), np.nan)
-    axes.plot(positions, mean, color=style.INK, linewidth=1.3)
+    # A jagged curve of many positions fills up with ink when it is thick.
+    axes.plot(positions, mean, color=style.INK, linewidth=1.3 if one.length <= 256 else 0.9)
     seen = positions[visible]
     if seen.size:
         uniform = np.full(seen.size, panel.mean.mean(axis=0)[visible].sum() / seen.size)

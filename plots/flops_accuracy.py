@@ -8,6 +8,7 @@ cost. Every axis names its convention; conventions never share an axis.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 TITLE = "Accuracy against forward FLOPs per token"
 METRIC = "icl/accuracy@1x"
+WIDTH = 7.4
+"""Inches."""
+LABEL = 44
+"""Letters of a line of a legend's label."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,10 @@ def plot(found: Sequence[Point], *, metric: str, convention: str, context: int, 
     metric: the y axis; convention, context: how and at how many tokens our FLOPs are counted.
     """
     with style.house_style():
-        drawn = style.figure(7.4, 4.0)
+        labels = [textwrap.fill(p.arm, LABEL) for p in found]
+        columns = _columns(labels)
+        lines = -(-len(labels) // columns) * max(label.count("\n") + 1 for label in labels)
+        drawn = style.figure(WIDTH, 3.6 + 0.17 * lines)
         ours, published = drawn.subplots(1, 2, width_ratios=(1.25, 1))
         _ours(ours, found)
         if "accuracy" in metric:
@@ -122,9 +130,8 @@ def plot(found: Sequence[Point], *, metric: str, convention: str, context: int, 
         counts = sorted({p.n for p in found})
         seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
         about = f"left: mean and 95% t interval over seeds ({seeds}), dots are seeds; right: one published number a point, no interval given"
-        drawn.legend(
-            *ours.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(found)), handletextpad=0.4
-        )
+        handles, _ = ours.get_legend_handles_labels()
+        drawn.legend(handles, labels, loc="outside lower center", ncols=columns, handletextpad=0.4)
         drawn.suptitle("\n".join(filter(None, (note, about))), fontsize=7.5, color=style.MUTED)
     return drawn
 
@@ -227,6 +234,12 @@ def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
         axes.set_xlim(low - room, high + room)
     axes.xaxis.set_major_formatter(lambda value, _: style.si(value))
     axes.xaxis.set_minor_formatter(lambda value, _: "")
+
+
+def _columns(labels: Sequence[str]) -> int:
+    """How many columns of a legend with these labels fit the figure's width, at most four."""
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    return max(1, min(4, len(labels), int(WIDTH / (0.45 + 0.065 * longest))))
 
 
 def _side_by_side(costs: Sequence[float]) -> list[float]:

@@ -75,3 +75,14 @@ def test_wrong_names_are_one_clear_line(root, sweep, tmp_path):
         sources.find_sweep(root, "smoke-0000000")
     with pytest.raises(UsageError, match="mmctl ablate"):
         sources.find_sweep(tmp_path, None)
+
+
+def test_long_labels_get_fewer_columns_and_the_legend_stays_inside_the_figure():
+    label = "transformer with long and short masks, narrower feed-forward to match parameters"
+    runs = [fa.Run(f"{label} {n}", "m", 0, 0.5, 1e6 * n, 10) for n in range(1, 8)]
+    figure = fa.plot(fa.points(runs), metric="m", convention="executed", context=1)
+    figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert box.y0 >= 0
