@@ -220,7 +220,10 @@ def test_a_run_on_another_machine_is_lost_when_its_heart_has_stopped(run: RunFol
     assert run.state() == "lost"
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"state": "dancing"}', b'{"state": "running", "attempt": "x", "heartbeat": []}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"state": "dancing"}', b'{"state": "running", "attempt": "x", "heartbeat": []}', b"\xff"],
+)
 def test_a_damaged_status_is_no_error(run: RunFolder, content: bytes) -> None:
     (run.path / "status.json").write_bytes(content)
     assert run.state() in ("planned", "lost")

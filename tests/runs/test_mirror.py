@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,16 +173,14 @@ def test_rows_are_copied_while_the_run_goes_on(root: Path, monkeypatch: pytest.M
     run = RunFolder.create(root, small())
     run.set_state("running")
     follower = Mirror.start(run)
+
+    def copied(count: int) -> bool:
+        return len(everything(root).get(run.label, {"metrics": {}})["metrics"].get("loss", [])) == count
+
     for step in range(1, 4):
         run.append_metrics(step, {"loss": 1.0 * step})
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            row = everything(root).get(run.label)
-            if row and len(row["metrics"].get("loss", [])) == step:
-                break
-            time.sleep(0.02)
-        assert row is not None
-        assert (row["status"], len(row["metrics"]["loss"])) == ("RUNNING", step)
+        wait_for(partial(copied, step))
+        assert everything(root)[run.label]["status"] == "RUNNING"
     assert follower.finish("finished")
 
 
@@ -242,7 +242,8 @@ def test_a_store_that_is_down_is_said_once_and_nothing_else_happens(
     assert parent.run_id.startswith("pending-")
     follower = Mirror.start(run, parent_run_id=parent.run_id)
     run.append_metrics(1, {"loss": 1.0})
-    time.sleep(0.5)
+    wait_for(lambda: follower._failing)
+    time.sleep(0.2)
     started = time.monotonic()
     assert not follower.finish("finished")
     assert time.monotonic() - started < 10
@@ -262,13 +263,24 @@ def test_a_store_that_hangs_does_not_hold_up_a_run(
         server.bind(("127.0.0.1", 0))
         server.listen()
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         started = time.monotonic()
         follower = Mirror.start(run)
         follower.log(1, {})
         assert time.monotonic() - started < 0.5
         assert not follower.finish("finished", timeout=0.3)
         assert time.monotonic() - started < 2
+        follower._thread.join(30)  # it gives up by itself: nothing may go on in the tests that follow
+        assert not follower._thread.is_alive()
     assert "not done after 0.3 s" in capsys.readouterr().err
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
 
 
 def test_a_store_that_comes_back_gets_everything(
@@ -289,10 +301,11 @@ def test_a_store_that_comes_back_gets_everything(
     run.set_state("running")
     run.append_metrics(1, {"loss": 1.0})
     follower = Mirror.start(run)
-    time.sleep(0.3)
+    wait_for(lambda: "loss" in everything(root).get(run.label, {"metrics": {}})["metrics"])
     down.set()
     run.append_metrics(2, {"loss": 2.0})
-    time.sleep(0.5)
+    wait_for(lambda: follower._failing)
+    time.sleep(0.2)  # several attempts, one line
     down.clear()
     run.append_metrics(3, {"loss": 3.0})
     assert follower.finish("finished")
