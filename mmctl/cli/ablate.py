@@ -129,8 +129,12 @@ def _run(made: Plan, root: Path, jobs: int, as_json: bool, **options: Any) -> No
     board = live.board()
     tracked = tracking.start(made, root, folder)
     threads = max(cell.config.training.threads for cell in made.cells.values())
-    with LocalLauncher(jobs, folder / "workers", threads=threads) as launcher:
-        outcome = Sweep(made, root, launcher, board, Options(**options), tracked.parent_run_id).run()
+    try:
+        with LocalLauncher(jobs, folder / "workers", threads=threads) as launcher:
+            outcome = Sweep(made, root, launcher, board, Options(**options), tracked.parent_run_id).run()
+    except BaseException:
+        tracked.finish("failed", [])  # nobody else would say so
+        raise
     if outcome.stopped_by is not None:
         tracked.finish("interrupted", [])
         print(f"mmctl: stopped; the same command goes on: {made.command()}", file=sys.stderr)

@@ -69,7 +69,7 @@ class _Counts:
         self.rows.pop(event.place, None)
         self.done += 1
         self.worked += 1.0 if event.job.kind == "train" else EVALUATION
-        self.failed += event.values["state"] != "finished"
+        self.failed += event.values["state"] not in ("finished", "interrupted")
 
     def left(self) -> float | None:
         """Seconds left by the pace so far; None before anything has finished."""

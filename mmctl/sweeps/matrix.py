@@ -2,6 +2,26 @@
 
 A matrix has a question, a baseline, its arms (listed, or spanned by axes: see axes.py), the claims it tests and the figures
 it draws. Names and kinds are checked here, values of configuration keys by the configuration loader when a plan is made.
+The whole of a small one, to be run by `mmctl ablate path/to/window.yaml`:
+
+    name: window
+    question: How much does the reach of the short-term memory matter?
+    baseline: {set: {model.name: mosaic-v2}}
+    axes:                                       # or `arms:`, as the shipped ones have
+      model.window: [32, 48, 64]                # the first value is the baseline's
+      evaluate.remove_long_term: [false, true]  # evaluation only: reuses the trained run
+    combine: product                            # default: one-at-a-time; or zip
+    exclude:
+      - {when: {model.window: 48, evaluate.remove_long_term: true}, reason: not of interest}
+    claims:
+      - id: wider
+        statement: A wider window models text better.
+        metric: text/loss@1x                    # a score; train_loss; diagnostics:<name>
+        treatment: window=64
+        control: baseline
+        expected: less                          # greater, less, no-effect, or range with `range: [low, high]`
+        margin: 0.01                            # the largest difference that counts as none
+        published: {source: none, metric: none, value: nothing published}
 """
 
 from __future__ import annotations
