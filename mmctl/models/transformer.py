@@ -46,9 +46,9 @@ def validate_attention(config: Any) -> None:
 
 
 def rotations(length: int, head_width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin (T, D) of the rotary angles, in float32, halves laid side by side (llama's convention)."""
-    frequency = base ** (-torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width)
-    angle = torch.arange(length, device=device, dtype=torch.float32)[:, None] * frequency[None, :]
+    """cos and sin (T, D) of the rotary angles, in float64 (far positions need it), halves side by side (as in llama)."""
+    frequency = base ** (-torch.arange(0, head_width, 2, device=device, dtype=torch.float64) / head_width)
+    angle = torch.arange(length, device=device, dtype=torch.float64)[:, None] * frequency[None, :]
     angle = torch.cat([angle, angle], dim=-1)
     return angle.cos(), angle.sin()
 

@@ -72,7 +72,8 @@ class RangedAttention(nn.Module):
         """The last h positions, the query's own included: what a short-term memory at t+1 would see."""
         if mask is not None:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.tril().triu(1 - self.window))
-        scale = torch.full((self.heads,), q.shape[-1] ** -0.5, device=q.device)
+        dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        scale = torch.full((self.heads,), q.shape[-1] ** -0.5, device=q.device, dtype=dtype)
         bandwidth = (scale, torch.zeros_like(scale), torch.zeros_like(scale))
         return memory_attention(k, v, bandwidth, window=self.window, query=q, query_offset=1)
 
