@@ -88,10 +88,10 @@ def register_flop_formulas() -> None:
     from . import key_scan, memory_attention, value_extract  # noqa: F401  (registers the operators)
 
     def read(keys: Any, values: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-        return _attention(keys, values, args[4], args[-3:], backward=False)
+        return _attention(keys, values, args[4], args[5:8], backward=False)
 
     def read_backward(grad: Any, keys: Any, values: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-        return _attention(keys, values, args[4], args[-3:], backward=True)
+        return _attention(keys, values, args[4], args[5:8], backward=True)
 
     def scan(x: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
         return key_scan_flops(*x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 
 from . import attention_native as native
@@ -14,7 +16,7 @@ from .checks import (
     check_tensor,
     parameter_dtype,
 )
-from .dispatch import choose_path
+from .dispatch import check_path, choose_path
 from .folding import folded_like, head_major
 from .reference import memory_attention_reference
 
@@ -55,7 +57,8 @@ def memory_attention(
             stored pairs, ids for the positions up to the last query are needed: (B, query_offset + Tq).
         query: (B, H, Tq, D) unit vectors that read instead of the keys themselves (decoding), or None.
         query_offset: position of the first query among the stored pairs, in tokens.
-        path: "auto", "triton", "native" or "reference" (float64, dense, for tests).
+        path: "auto" (Triton on CUDA, native elsewhere), "triton", "native" or "reference" (float64, dense, for tests).
+            Triton takes head widths up to 128 in float32 (exact products, no TF32), bfloat16 and float16.
 
     Returns:
         (B, H, Tq, Dv) in the dtype of the keys; Tq = T without ``query``.
@@ -68,7 +71,8 @@ def memory_attention(
     h = 0 if window is None else window
     m = 0 if delay is None else delay
     beta0, beta1, alpha = bandwidth
-    if choose_path(path, "memory_attention", keys) == "reference":
+    check_path(path)
+    if path == "reference":
         return memory_attention_reference(
             keys,
             values,
@@ -79,7 +83,7 @@ def memory_attention(
             query=query,
             query_offset=query_offset,
         )
-    return memory_attention_op(keys, values, beta0, beta1, alpha, documents, query, h, m, query_offset)[0]
+    return memory_attention_op(keys, values, beta0, beta1, alpha, documents, query, h, m, query_offset, path)[0]
 
 
 def check_arguments(
@@ -134,14 +138,25 @@ def memory_attention_op(
     window: int,
     delay: int,
     query_offset: int,
+    path: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Native path as one operator: reads and row statistics. ``window`` or ``delay`` is 0 where the other rules."""
+    """Reads and row statistics, whose meaning is the path's own. ``window`` or ``delay`` is 0 where the other rules."""
     with torch.autocast(keys.device.type, enabled=False):
-        return native.forward(keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset)
+        forward = implementation(path, keys, values).forward
+        return forward(keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset)
+
+
+def implementation(path: str, keys: torch.Tensor, values: torch.Tensor) -> ModuleType:
+    """The module whose `forward` and `backward` run. Triton is imported only here, where it is used."""
+    if choose_path(path, "memory_attention", keys, keys.shape[-1], values.shape[-1]) == "native":
+        return native
+    from . import triton_memory
+
+    return triton_memory
 
 
 @memory_attention_op.register_fake
-def _(keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset):
+def _(keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset, path="auto"):
     batch, heads, length, _ = keys.shape
     rows = length if query is None else query.shape[2]
     out = keys.new_empty((batch, rows, heads, values.shape[-1])).transpose(1, 2)
@@ -158,20 +173,24 @@ def memory_attention_backward_op(
     alpha: torch.Tensor,
     documents: torch.Tensor | None,
     query: torch.Tensor | None,
-    statistics: torch.Tensor,
     window: int,
     delay: int,
     query_offset: int,
+    out: torch.Tensor | None,
+    statistics: torch.Tensor,
+    path: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of keys, values, beta0, beta1, alpha, query."""
     with torch.autocast(keys.device.type, enabled=False):
-        return native.backward(
-            grad, keys, values, beta0, beta1, alpha, documents, query, statistics, window, delay, query_offset
-        )
+        inputs = (grad, keys, values, beta0, beta1, alpha, documents, query)
+        used = implementation(path, keys, values)
+        if used is native:
+            return native.backward(*inputs, statistics, window, delay, query_offset)
+        return used.backward(*inputs, out, statistics, window, delay, query_offset)
 
 
 @memory_attention_backward_op.register_fake
-def _(grad, keys, values, beta0, beta1, alpha, documents, query, statistics, window, delay, query_offset):
+def _(grad, keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset, out, statistics, path):
     by_head = head_major(keys)
     grad_query = keys.new_empty(0) if query is None else folded_like(query, query.shape, query.dtype, by_head)
     return (
@@ -185,18 +204,21 @@ def _(grad, keys, values, beta0, beta1, alpha, documents, query, statistics, win
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    keys, values, beta0, beta1, alpha, documents, query, window, delay, query_offset = inputs
-    ctx.save_for_backward(keys, values, beta0, beta1, alpha, documents, query, output[1])
+    *tensors, window, delay, query_offset, path = inputs
+    out, statistics = output
+    # The native path needs no reads in its backward, so it does not hold on to them.
+    kept = None if implementation(path, inputs[0], inputs[1]) is native else out
+    ctx.save_for_backward(*tensors, kept, statistics)
     ctx.set_materialize_grads(False)
-    ctx.span = (window, delay, query_offset)
+    ctx.span, ctx.path = (window, delay, query_offset), path
 
 
 def _backward(ctx, grad, grad_statistics):
-    tensors = ctx.saved_tensors
+    *tensors, out, statistics = ctx.saved_tensors
     if grad is None:
-        return (None,) * 10
-    *grads, grad_query = memory_attention_backward_op(grad, *tensors, *ctx.span)
-    return *grads, None, None if tensors[6] is None else grad_query, None, None, None
+        return (None,) * 11
+    *grads, grad_query = memory_attention_backward_op(grad, *tensors, *ctx.span, out, statistics, ctx.path)
+    return *grads, None, None if tensors[6] is None else grad_query, None, None, None, None
 
 
 memory_attention_op.register_autograd(_backward, setup_context=_setup_context)

@@ -1,0 +1,54 @@
+"""Whether the Triton path can take a tensor; needs neither Triton nor a GPU to say no."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+
+import torch
+
+from .triton_tiles import MAX_WIDTH
+
+TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@functools.cache
+def triton_installed() -> bool:
+    """Whether Triton can be imported."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on CPU tensors: for tests, set before the kernels are imported."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def capability(device: torch.device) -> int:
+    """Compute capability as one number, for instance 90; that of a consumer card for the interpreter."""
+    if device.type != "cuda":
+        return 86
+    return _capability(device.index if device.index is not None else torch.cuda.current_device())
+
+
+@functools.cache
+def _capability(index: int) -> int:
+    major, minor = torch.cuda.get_device_capability(index)
+    return 10 * major + minor
+
+
+def unsupported(tensor: torch.Tensor, *widths: int) -> str | None:
+    """Why the Triton path cannot take ``tensor`` with these widths, or None where it can."""
+    if tensor.device.type != "cuda" and not (interpreted() and tensor.device.type == "cpu"):
+        return f"it runs on CUDA tensors, got one on {tensor.device}"
+    if not triton_installed():
+        return "Triton is not installed"
+    if tensor.device.type == "cuda" and (torch.version.hip is not None or capability(tensor.device) < 80):
+        return "it needs an NVIDIA GPU of compute capability 8.0 or newer"
+    if tensor.dtype not in TRITON_DTYPES:
+        return f"it takes float32, bfloat16 and float16, got {tensor.dtype}"
+    if interpreted() and tensor.dtype == torch.bfloat16:
+        return "Triton's interpreter multiplies bfloat16 wrongly"
+    if max(widths) > MAX_WIDTH:
+        return f"it takes head widths up to {MAX_WIDTH}, got {max(widths)}"
+    return None

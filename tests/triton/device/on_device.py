@@ -1,0 +1,67 @@
+"""Runs an operation's Triton path on the device under test, and the references on the CPU in float64."""
+
+from __future__ import annotations
+
+import torch
+from closeness import TOLERANCE, assert_close
+from mmctl.kernels import memory_attention
+from mmctl.kernels.triton_support import interpreted
+
+DEVICE = "cpu" if interpreted() else "cuda"
+# The interpreter multiplies bfloat16 wrongly.
+DTYPES = [torch.float32, torch.float16] if interpreted() else [torch.float32, torch.float16, torch.bfloat16]
+NAMES = ("out", "dkeys", "dvalues", "dbeta0", "dbeta1", "dalpha", "dquery")
+
+
+def gradients(output, inputs, weights):
+    """[output, gradients of its product with ``weights``], on the CPU."""
+    results = [output, *torch.autograd.grad(output, inputs, weights.to(output.device, output.dtype))]
+    return [r.detach().cpu() for r in results]
+
+
+def read(path, keys, values, bw, query=None, documents=None, **span):
+    """Reads, and gradients of keys, values, bandwidth and query; "loop" is the reference over pairs."""
+    device = DEVICE if path == "triton" else "cpu"
+    given = (keys, values, *bw) if query is None else (keys, values, *bw, query)
+    inputs = [t.detach().to(device).requires_grad_() for t in given]
+    docs = None if documents is None else documents.to(device)
+    q = None if query is None else inputs[5]
+    if path == "loop":
+        out = loop_over_pairs(inputs[0], inputs[1], inputs[2:5], documents=docs, query=q, **span)
+    else:
+        out = memory_attention(*inputs[:2], tuple(inputs[2:5]), query=q, documents=docs, path=path, **span)
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return gradients(out, inputs, weights.to(keys.dtype))
+
+
+def compare(keys, values, bw, path="reference", tolerance=None, **kwargs):
+    """Require the Triton path's reads and every gradient to be those of a reference."""
+    tolerance = TOLERANCE[keys.dtype] if tolerance is None else tolerance
+    actual, expected = read("triton", keys, values, bw, **kwargs), read(path, keys, values, bw, **kwargs)
+    for name, a, e in zip(NAMES, actual, expected, strict=False):
+        assert a.dtype == (keys.dtype if a.dim() == 4 else torch.float32)
+        assert_close(name, a, e, tolerance, floor=1e-6)
+    return actual
+
+
+def loop_over_pairs(keys, values, bw, window=0, delay=0, documents=None, query=None, query_offset=0):
+    """The equations read by read, pair by pair, in float64; differentiable, shares nothing with the other reference."""
+    k, v, q = keys.double(), values.double(), (keys if query is None else query).double()
+    docs = documents
+    out = []
+    for b in range(k.shape[0]):
+        for h in range(k.shape[1]):
+            beta0, beta1, alpha = (p[h].double() for p in bw)
+            for row in range(q.shape[2]):
+                t = row + query_offset
+                oldest, newest = (max(0, t - window), t - 1) if window else (0, t - delay)
+                pairs = range(oldest, min(newest, k.shape[2] - 1) + 1)
+                seen = [i for i in pairs if docs is None or docs[b, i] == docs[b, t]]
+                if not seen:
+                    out.append(v.new_zeros(v.shape[-1]))
+                    continue
+                beta = beta1 * len(seen) ** alpha + beta0
+                weights = [torch.exp(beta * (q[b, h, row] @ k[b, h, i] - 1)) for i in seen]
+                total = sum(weights)
+                out.append(sum(w / total * v[b, h, i] for w, i in zip(weights, seen, strict=True)))
+    return torch.stack(out).view(*k.shape[:2], q.shape[2], v.shape[-1]).to(keys.dtype)
