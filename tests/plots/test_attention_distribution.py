@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mmctl.plots import attention_distribution as ad
+from mmctl.plots.attention_weights import held_out
 
 from mmctl.errors import UsageError
 from mmctl.runs import RunFolder
@@ -92,10 +93,10 @@ def test_real_runs_side_by_side(root, tmp_path):
 
 def test_the_same_sequences_for_every_run_and_every_call(root):
     config = RunFolder.find(root, "mosaic-v2").config()
-    first, again = (ad._held_out(config, "text", 5, 64) for _ in range(2))
+    first, again = (held_out(config, "text", 5, 64) for _ in range(2))
     assert np.array_equal(first, again)
     assert first.shape == (5, 64)
-    assert not np.array_equal(first, ad._held_out(config, "recall", 5, 64))
+    assert not np.array_equal(first, held_out(config, "recall", 5, 64))
 
 
 def test_panels_one_per_layer_and_memory_on_shared_log_axes():
