@@ -11,7 +11,6 @@ runs/<name>-<identity8>/seed<k>/
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmctl.errors import MmctlError, UsageError
-from mmctl.runs import files, names, status
+from mmctl.runs import checkpoints, files, metrics, names, status
 from mmctl.runs.lock import Lock, say, waiting_lock
 
 if TYPE_CHECKING:
@@ -48,46 +47,23 @@ class RunFolder:
     @classmethod
     def create(cls, root: Path, config: Config, overrides: Sequence[str] = ()) -> RunFolder:
         """A new folder, whole at once or not at all. MmctlError if this identity and seed has one already."""
-        from omegaconf import OmegaConf
-
-        from mmctl.config import identity, to_dict
-        from mmctl.runs import provenance
+        from mmctl.config import identity
 
         path = names.folder_of(root, config.name, identity(config), config.seed)
-        place = names.Place.of(path)
-        assert place is not None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             files.remove_leftovers(path.parent)
             draft = files.temporary_name(path)
             draft.mkdir()
-        except OSError as error:
-            raise files.WriteError(f"cannot create a run in {root}: {error.strerror or error}") from error
-        try:
-            (draft / "checkpoints").mkdir()
-            (draft / "eval").mkdir()
-            files.write_text(draft / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_dict(config))), durable=False)
-            files.write_text(
-                draft / "overrides.txt", "".join(provenance.redact(o) + "\n" for o in overrides), durable=False
-            )
-            files.write_json(draft / "provenance.json", provenance.collect(), durable=False)
-            status.write(draft / "status.json", status.changed(None, "planned", None, {}), durable=False)
-            for path_inside in draft.iterdir():
-                files.fsync_folder(path_inside) if path_inside.is_dir() else files.fsync_file(path_inside)
-            files.fsync_folder(draft)
-            # Two commands may make the same run under two names in the same second: one of them must lose.
-            with waiting_lock(root / ".create.lock"):
-                there = [place.label for place in names.places(root, place.identity) if place.seed == config.seed]
-                if there:
-                    raise MmctlError(f"run {there[0]} exists already in {root}")
-                os.rename(draft, path)  # refused if a folder with content is there
-                files.fsync_folder(path.parent)
+            try:
+                _fill(draft, config, overrides)
+                _publish(draft, root, path)
+            except BaseException:
+                shutil.rmtree(draft, ignore_errors=True)
+                raise
         except OSError as error:
             raise files.WriteError(f"cannot create run {path}: {error.strerror or error}") from error
-        finally:
-            if draft.exists():
-                shutil.rmtree(draft, ignore_errors=True)
-        return cls(place)
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
@@ -162,7 +138,7 @@ class RunFolder:
     def state(self) -> str:
         """One of `status.STATES`."""
         record = status.read(self.path / "status.json")
-        started = bool(self.checkpoint_steps()) or (self.path / "metrics.jsonl").exists()
+        started = bool(self.checkpoint_steps()) or self.metrics_path.exists()
         # Held by ourselves it says nothing about who wrote status.json; that record's own owner does.
         return status.state(record, self.finished, started, not self._lock.held and self._lock.alive())
 
@@ -203,35 +179,25 @@ class RunFolder:
 
     # Metrics
 
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
     def append_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """One line {"step", "time" (Unix seconds), **values}; NaN and infinities are kept, as strings."""
-        files.append_line(self.path / "metrics.jsonl", {"step": step, "time": round(time.time(), 3), **values})
+        metrics.append(self.metrics_path, step, values)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All rows in order; a torn last line is left out."""
-        rows = files.read_lines(self.path / "metrics.jsonl")
-        return [{key: files.number(value) for key, value in row.items()} for row in rows]
+        """All rows in order, NaN and infinities as floats; a torn last line is left out."""
+        return metrics.read(self.metrics_path)
 
     def last_metrics(self) -> dict[str, Any]:
         """The last whole row, {} if there is none, without reading the rest."""
-        try:
-            with open(self.path / "metrics.jsonl", "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
-                row = json.loads(file.read().split(b"\n")[-2])
-        except (OSError, ValueError, IndexError):
-            return {}
-        return {key: files.number(value) for key, value in row.items()} if isinstance(row, dict) else {}
+        return metrics.last(self.metrics_path)
 
     def truncate_metrics(self, step: int) -> None:
         """Cut what lies beyond `step`, before resuming from it."""
-        path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return
-        rows = files.read_lines(path, skip_damaged=True)
-        kept = [row for row in rows if isinstance(row.get("step"), int) and row["step"] <= step]
-        text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in kept)
-        if text.encode() != path.read_bytes():
-            files.write_text(path, text)
+        metrics.truncate(self.metrics_path, step)
 
     # Checkpoints
 
@@ -240,9 +206,7 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def checkpoint_steps(self) -> list[int]:
-        from mmctl.runs import checkpoint
-
-        return checkpoint.steps(self.checkpoints)
+        return checkpoints.steps(self.checkpoints)
 
     def save_checkpoint(
         self, step: int, payload: Mapping[str, Any], *, keep: int | None = None, best: bool = False
@@ -252,16 +216,14 @@ class RunFolder:
 
         if keep is None:
             keep = int(self.config_dict().get("operation", {}).get("keep", 2))
-        metrics = self.path / "metrics.jsonl"
-        if metrics.exists():  # a checkpoint promises that the metrics up to it are there
-            files.fsync_file(metrics)
+        if self.metrics_path.exists():  # a checkpoint promises that the metrics up to it are there
+            files.fsync_file(self.metrics_path)
         return checkpoint.save(self.checkpoints, step, payload["tensors"], payload["state"], keep=keep, best=best)
 
     def latest_checkpoint(self) -> int | None:
         """The newest step whose files are all there with the right sizes; `load_checkpoint` also checks their content."""
-        from mmctl.runs import checkpoint
-
-        return next((s for s in reversed(self.checkpoint_steps()) if checkpoint.looks_whole(self.checkpoints, s)), None)
+        whole = (s for s in reversed(self.checkpoint_steps()) if checkpoints.looks_whole(self.checkpoints, s))
+        return next(whole, None)
 
     def load_checkpoint(self, step: int | None = None, map_location: str = "cpu") -> dict[str, Any]:
         """{"step", "tensors", "state"} of `step`, or of the newest undamaged checkpoint (stderr says what was passed over).
@@ -306,3 +268,34 @@ class RunFolder:
         """Append to log.txt."""
         with open(self.log_path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text if text.endswith("\n") else text + "\n")
+
+
+def _fill(draft: Path, config: Config, overrides: Sequence[str]) -> None:
+    """What a run has before it starts, brought to the disk."""
+    from omegaconf import OmegaConf
+
+    from mmctl.config import to_dict
+    from mmctl.runs import provenance
+
+    (draft / "checkpoints").mkdir()
+    (draft / "eval").mkdir()
+    typed = "".join(provenance.redact(override) + "\n" for override in overrides)
+    files.write_text(draft / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_dict(config))), durable=False)
+    files.write_text(draft / "overrides.txt", typed, durable=False)
+    files.write_json(draft / "provenance.json", provenance.collect(), durable=False)
+    status.write(draft / "status.json", status.changed(None, "planned", None, {}), durable=False)
+    for inside in draft.iterdir():
+        files.fsync_folder(inside) if inside.is_dir() else files.fsync_file(inside)
+    files.fsync_folder(draft)
+
+
+def _publish(draft: Path, root: Path, path: Path) -> None:
+    """Give a new run its place. Two commands may make one run under two names in the same second: one must lose."""
+    place = names.Place.of(path)
+    assert place is not None
+    with waiting_lock(root / ".create.lock"):
+        for other in names.places(root, place.identity):
+            if other.seed == place.seed:
+                raise MmctlError(f"run {other.label} exists already in {root}")
+        os.rename(draft, path)  # refused if a folder with content is there
+        files.fsync_folder(path.parent)

@@ -11,24 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError
-from mmctl.runs import files
+from mmctl.runs import contents, files
 from mmctl.runs.folder import RunFolder
-from mmctl.runs.listing import flat
 from mmctl.runs.parents import resolve
-from mmctl.runs.store import Store, clean_key, explained, finite, milliseconds, run_by_tag
+from mmctl.runs.store import Store, explained, milliseconds, run_by_tag
 
 BATCH = 900
 """Metrics in one request; MLflow takes 1,000 entries, tags included."""
-PARAMETERS = (
-    "name",
-    "seed",
-    "data.length",
-    "data.batch",
-    "data.vocabulary",
-    "training.steps",
-    "training.learning_rate",
-)
-"""Logged as parameters beside `model.*`; everything else is in the artifact config.yaml."""
 STATUS = {
     "planned": "SCHEDULED",
     "running": "RUNNING",
@@ -61,7 +50,7 @@ class Upload:
         with explained(self.store.uri):
             uid = str(self.run.provenance().get("id") or self.run.label)
             self._found = run_by_tag(self.store, "mmctl.run", uid)
-            tags = self._tags(uid)
+            tags = contents.tags(self.run, uid, resolve(self.run.path.parents[1], self.parent, self.store)) | self.tags
             if self._found is None:
                 status = self.run.status
                 started = milliseconds(status.get("first_started") or status.get("created"))
@@ -72,7 +61,7 @@ class Upload:
                 self._send(tags={k: v for k, v in tags.items() if self._found.data.tags.get(k) != v})
                 self.last_step = self._last_logged()
             if not self._found.data.params:
-                self._send(params=self._params())
+                self._send(params=contents.parameters(self.run))
             self._note(run_id=self.run_id, uri=self.store.shown)
             if self.run.state() in ("planned", "running") and self._found.info.status != "RUNNING":
                 self.store.client.update_run(self.run_id, status="RUNNING")
@@ -83,7 +72,7 @@ class Upload:
         with explained(self.store.uri):
             batch: list[Any] = []
             for row, end in self._new_rows():
-                metrics = list(self._row(row))
+                metrics = self._metrics_of(row)
                 if batch and len(batch) + len(metrics) > BATCH:
                     self._send_rows(batch)
                     batch = []
@@ -97,10 +86,12 @@ class Upload:
         self.metrics()
         with explained(self.store.uri):
             self._found = self.store.client.get_run(self.run_id)
-            self._scores()
+            new = contents.scores(self.run, self._found.data.metrics)
+            for start in range(0, len(new), BATCH):
+                self._send(metrics=new[start : start + BATCH])
             tags = {"mmctl.state": state, "mmctl.attempt": str(self.run.status.get("attempt", 0))}
             if reason:
-                tags["mmctl.reason"] = reason[:5000]
+                tags["mmctl.reason"] = str(reason)[:5000]
             if self.diverged_at is not None:
                 tags["diverged_at_step"] = str(self.diverged_at)
             self._send(tags={k: v for k, v in tags.items() if self._found.data.tags.get(k) != v})
@@ -127,73 +118,6 @@ class Upload:
                     sent[key] = stamp
         self._note(sent=sent, artifacts=extra)
 
-    # What is sent
-
-    def _tags(self, uid: str) -> dict[str, str]:
-        tags = {
-            "mmctl.run": uid,
-            "mmctl.identity": self.run.identity,
-            "mmctl.seed": str(self.run.seed),
-            "mmctl.path": self.run.label,
-            "mmctl.attempt": str(self.run.status.get("attempt", 0)),
-            "mlflow.source.name": "mmctl",
-            "mlflow.source.type": "LOCAL",
-        }
-        git = self.run.provenance().get("git")
-        if isinstance(git, dict) and git.get("commit"):
-            tags["mlflow.source.git.commit"] = str(git["commit"])
-        parent = resolve(self.run.path.parents[1], self.parent, self.store)
-        if parent:
-            tags["mlflow.parentRunId"] = parent
-        return {**tags, **{key: str(value) for key, value in self.tags.items()}}
-
-    def _params(self) -> dict[str, str]:
-        values = flat(self.run.config_dict())
-        chosen = {k: v for k, v in values.items() if k.startswith("model.") or k in PARAMETERS}
-        return {"identity": self.run.identity, **{clean_key(k): str(v)[:500] for k, v in chosen.items()}}
-
-    def _row(self, row: Mapping[str, Any]) -> Iterator[Any]:
-        from mlflow.entities import Metric
-
-        stamp = milliseconds(row.get("time")) or 0
-        for key, value in row.items():
-            value = files.number(value)
-            if key in ("step", "time") or isinstance(value, bool) or not isinstance(value, int | float):
-                continue
-            if finite(value):
-                yield Metric(clean_key(key), float(value), stamp, row["step"])
-            elif key == "loss" and self.diverged_at is None:
-                self.diverged_at = row["step"]
-
-    def _scores(self) -> None:
-        """Evaluations as <stem>/<score> and numbers of result.json as result/<name>, at the run's last step."""
-        from mlflow.entities import Metric
-
-        values: dict[str, tuple[Any, int]] = {}
-        for stem, evaluation in self.run.evaluations().items():
-            changed = int((self.run.path / "eval" / f"{stem}.json").stat().st_mtime * 1000)
-            if not isinstance(evaluation.get("scores"), dict):
-                raise MmctlError(f"{self.run.path}/eval/{stem}.json: damaged, not an evaluation")
-            for name, score in evaluation["scores"].items():
-                value = score.get("value") if isinstance(score, dict) else None
-                values[clean_key(f"{stem}/{name}")] = (value, changed)
-        if self.run.finished:
-            changed = int((self.run.path / "result.json").stat().st_mtime * 1000)
-            for name, value in self.run.result().items():
-                if name not in ("seed", "identity"):
-                    values[clean_key(f"result/{name}")] = (value, changed)
-        step = int(self.run.last_metrics().get("step", 0))
-        there = self._found.data.metrics
-        new = [
-            Metric(key, float(value), stamp, step)
-            for key, (value, stamp) in values.items()
-            if finite(value) and there.get(key) != float(value)
-        ]
-        for start in range(0, len(new), BATCH):
-            self._send(metrics=new[start : start + BATCH])
-
-    # How it is sent
-
     def _send(
         self, metrics: list[Any] | None = None, params: Mapping[str, str] | None = None, tags: Any = None
     ) -> None:
@@ -207,6 +131,11 @@ class Upload:
                 tags=[RunTag(k, v) for k, v in (tags or {}).items()],
                 synchronous=True,
             )
+
+    def _metrics_of(self, row: Mapping[str, Any]) -> list[Any]:
+        if contents.diverged(row) and self.diverged_at is None:
+            self.diverged_at = row["step"]
+        return contents.metrics(row)
 
     def _send_rows(self, batch: list[Any]) -> None:
         step, end = self._reached
@@ -235,7 +164,7 @@ class Upload:
             if isinstance(row, dict) and isinstance(row.get("step"), int):
                 if row["step"] > self.last_step:
                     yield row, end
-                elif self.diverged_at is None and not finite(files.number(row.get("loss", 0.0))):
+                elif self.diverged_at is None and contents.diverged(row):
                     self.diverged_at = row["step"]
 
     def _last_logged(self) -> int:
@@ -245,7 +174,7 @@ class Upload:
         first = next(self._new_rows(), None)
         if first is None:
             return step
-        key = next((m.key for m in self._row(first[0])), None)
+        key = next((m.key for m in self._metrics_of(first[0])), None)
         if key is None or key not in self._found.data.metrics:
             return step
         return max([step, *(m.step for m in self.store.client.get_metric_history(self.run_id, key))])

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmctl.errors import MmctlError
-from mmctl.runs import checkpoint, codec, files
-from mmctl.runs.checkpoint import flatten, load, save, steps, unflatten
+from mmctl.runs import codec, files
+from mmctl.runs.checkpoint import flatten, load, save, unflatten
+from mmctl.runs.checkpoints import best_step, steps
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -175,7 +176,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4, 5):
         save(tmp_path, step, some(step), {"step": step}, keep=2, best=step == 2)
     assert steps(tmp_path) == [2, 4, 5]
-    assert checkpoint.best_step(tmp_path) == 2
+    assert best_step(tmp_path) == 2
     assert load(tmp_path, 2).state == {"step": 2}
 
 

@@ -64,13 +64,15 @@ def test_the_same_run_is_not_made_twice_even_under_another_name(run: RunFolder) 
 
 
 CREATE = """
-import sys
+import os, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from small_run import small
 from mmctl.errors import MmctlError
 from mmctl.runs import RunFolder
 config = small(f"name=n{sys.argv[3]}")
+rename = os.rename
+os.rename = lambda *paths: (time.sleep(0.3), rename(*paths))  # wide open: between looking and taking the place
 sys.stdin.readline()
 try:
     RunFolder.create(Path(sys.argv[1]), config)
