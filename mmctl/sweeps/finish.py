@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmctl.sweeps import figures, report
+from mmctl.sweeps import figures, numbers, report
 from mmctl.sweeps.plan import Plan
 from mmctl.sweeps.results import collect
 
@@ -26,7 +26,7 @@ def finish(
     folder.mkdir(parents=True, exist_ok=True)
     # Numbers first: whatever happens while figures are drawn, they are there.
     write_json(folder / "results.json", results)
-    write_text(folder / "numbers.csv", report.numbers_csv(results))
+    write_text(folder / "numbers.csv", numbers.numbers_csv(results))
     wanted = [name for matrix in plan.matrices for name in matrix.figures] if draw else []
     drawn, problems = figures.draw(folder, wanted)
     write_text(folder / "report.md", report.markdown(results, drawn))

@@ -34,11 +34,8 @@ from typing import Any
 
 from mmctl.errors import UsageError, nearest
 from mmctl.sweeps import reading
-from mmctl.sweeps.claims import EXPECTED, Claim, Published
+from mmctl.sweeps.claims import Claim, read_claim
 from mmctl.sweeps.reading import Section
-
-RESULT_METRICS = ("train_loss", "held_out_loss", "parameters", "tokens", "seconds")
-"""Metrics of a run's own result; others are `diagnostics:<name>` or a suite's `<task>/<score>@<length>x`."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +167,7 @@ def load(path: Path) -> Matrix:
         if min(seeds) < 0:
             top.fail("seeds", f"{min(seeds)}: expected 0 or more")
     known = [a.name for a in arms]
-    claims = tuple(top.take("claims", reading.list_of(lambda s, k, v: _claim(s, k, v, known)), []))
+    claims = tuple(top.take("claims", reading.list_of(lambda s, k, v: read_claim(s, k, v, known)), []))
     reading.unique(top, "claims", (c.id for c in claims))
     figures = tuple(top.take("figures", reading.list_of(_figure), []))
     top.done()
@@ -227,87 +224,6 @@ def _match(parent: Section, key: str, value: Any) -> Match:
     found = Match(part.take("parameters_of", reading.name), part.take("key", reading.text))
     part.done()
     return found
-
-
-def _claim(parent: Section, key: str, value: Any, arms: list[str]) -> Claim:
-    part = reading.section(parent, key, value)
-    expected = part.take("expected", reading.one_of(*EXPECTED))
-    claim = Claim(
-        id=part.take("id", reading.name),
-        statement=part.take("statement", reading.text),
-        metric=part.take("metric", _metric),
-        suite=part.take("suite", _suite, None),
-        treatment=part.take("treatment", reading.one_of(*arms)),
-        control=part.take("control", reading.one_of(*arms), None),
-        expected=expected,
-        margin=part.take("margin", reading.positive, None),
-        range=part.take("range", _range, None),
-        published=part.take("published", _published),
-        stand_in=part.take("stand_in", reading.text, None),
-    )
-    part.done()
-    if expected == "range":
-        if claim.range is None:
-            part.fail("range", "is missing: expected [low, high]")
-        if claim.control is not None or claim.margin is not None:
-            part.fail("control" if claim.control else "margin", "a range is one arm's own value: it takes neither")
-    else:
-        if claim.range is not None:
-            part.fail("range", f"belongs to expected: range, not {expected}")
-        if claim.control is None:
-            part.fail("control", f"is missing: expected one of {', '.join(arms)}")
-        if claim.margin is None:
-            part.fail("margin", f"is missing: the largest difference in {claim.metric} that counts as no effect")
-        if claim.control == claim.treatment:
-            part.fail("control", f'"{claim.control}" is the treatment too')
-    return claim
-
-
-def _published(parent: Section, key: str, value: Any) -> Published:
-    part = reading.section(parent, key, value)
-    found = Published(
-        source=part.take("source", reading.text),
-        metric=part.take("metric", reading.text),
-        text=part.take("value", _words),
-        effect=part.take("effect", reading.number, None),
-        unit=part.take("unit", reading.text, ""),
-    )
-    part.done()
-    if found.effect is not None and not found.unit:
-        part.fail("unit", "is missing: points, or the metric's own unit")
-    return found
-
-
-def _words(section: Section, key: str, value: Any) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:g}"
-    return reading.text(section, key, value)
-
-
-def _range(section: Section, key: str, value: Any) -> tuple[float, float]:
-    low_high = reading.list_of(reading.number)(section, key, value)
-    if len(low_high) != 2 or low_high[0] >= low_high[1]:
-        section.fail(key, "expected [low, high]")
-    return low_high[0], low_high[1]
-
-
-def _metric(section: Section, key: str, value: Any) -> str:
-    from mmctl.data import TASKS
-
-    metric = reading.text(section, key, value)
-    if metric in RESULT_METRICS or (metric.startswith("diagnostics:") and len(metric) > len("diagnostics:")):
-        return metric
-    task, slash, score = metric.partition("/")
-    if slash and score and task in {*TASKS, "train_loss"}:
-        return metric
-    examples = [*RESULT_METRICS, "diagnostics:bandwidth/alpha/long-term", *(f"{t}/accuracy@1x" for t in sorted(TASKS))]
-    section.fail(key, f'"{metric}": no such metric{nearest(metric, examples, "such as")}')
-
-
-def _suite(section: Section, key: str, value: Any) -> str:
-    from mmctl.evaluation import SUITES
-
-    return reading.one_of(*SUITES)(section, key, value)
 
 
 def _figure(section: Section, key: str, value: Any) -> str:

@@ -1,58 +1,22 @@
-"""From matrices to runs: every cell's configuration, composed and validated by the one loader, and trained once.
-
-A *cell* is what an arm trains, whatever its seed. Arms of several ablations that resolve to the same identity share the
-cell; arms that change something at evaluation time only share the cell of their training-time settings.
-"""
+"""From matrices to runs: the cells of all chosen ablations, each trained once a seed, under one name."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmctl.config import Config, _flatten, identity, load, parse_overrides
-from mmctl.errors import UsageError, nearest
-from mmctl.sweeps.matrix import Arm, Changes, Match, Matrix, shipped
+from mmctl.config import Config, load, parse_overrides
+from mmctl.errors import UsageError
+from mmctl.sweeps.cells import Cell, Composer, Use
+from mmctl.sweeps.matrix import Matrix, shipped
 from mmctl.sweeps.profiles import Profile
 
 LONGEST_NAME = 80
 """Characters of a run folder's name, before the identity."""
-
-
-@dataclass(frozen=True)
-class Use:
-    """An arm of an ablation that a cell serves, and what that arm changes at evaluation time."""
-
-    ablation: str
-    arm: str
-    changes: Changes = field(default_factory=Changes)
-
-
-@dataclass
-class Cell:
-    """What is trained once a seed. `config` carries the first seed; `overrides` is what the user typed that applies."""
-
-    identity: str
-    config: Config
-    overrides: list[str]
-    settings: dict[str, Any] = field(default_factory=dict)
-    """What profile, baseline and arm set, under dotted keys."""
-    name: str = ""
-    uses: list[Use] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
-
-    def train_command(self, profile: Profile, seed: int) -> str:
-        """`mmctl train` for one of this cell's runs: the same identity, so the same run."""
-        words = [f"{key}={_typed(value)}" for key, value in self.settings.items()]
-        return shlex.join(["mmctl", "train", profile.preset, *words, *self.overrides, "--seed", str(seed)])
-
-    def changes(self, seed: int, seeds: Mapping[str, Sequence[int]]) -> list[Changes]:
-        """The evaluation-time changes some ablation asks of this cell's run with `seed`."""
-        asked = [u.changes for u in self.uses if u.changes and seed in seeds[u.ablation]]
-        return list(dict.fromkeys(asked))
 
 
 @dataclass(frozen=True)
@@ -145,7 +109,7 @@ def make_plan(
     typed = parse_overrides(overrides)
     _check_overrides(typed, matrices)
     plan = Plan(profile, list(matrices), {}, list(overrides), {}, {}, {}, list(arguments))
-    composer = _Composer(profile, typed, list(overrides))
+    composer = Composer(profile, typed, list(overrides))
     for matrix in matrices:
         plan.seeds[matrix.name] = tuple(seeds or matrix.seeds or profile.seeds)
         for arm in matrix.arms:
@@ -163,91 +127,7 @@ def make_plan(
     return plan
 
 
-class _Composer:
-    def __init__(self, profile: Profile, typed: Mapping[str, Any], overrides: list[str]) -> None:
-        self.profile, self.typed, self.overrides = profile, typed, overrides
-        self.passed_over: dict[str, list[str]] = {}
-        self.used: set[str] = set()
-        self.cache: dict[str, Cell] = {}
-
-    def cell(self, matrix: Matrix, arm: Arm) -> Cell:
-        extra: dict[str, Any] = {}
-        where = f"{matrix.name}/{arm.name}"
-        if arm.match is not None:
-            target = self.compose([matrix.baseline, _sibling(matrix, arm.match.parameters_of).set], where)
-            extra = {arm.match.key: self.matched(matrix, arm, arm.match, target, where)}
-        cell = self.compose([matrix.baseline, {**arm.set, **extra}], where)
-        if arm.evaluate:
-            _check_changes(cell.config, arm.evaluate, where)
-        return replace(cell, uses=[], seeds=[])
-
-    def compose(self, layers: list[Mapping[str, Any]], where: str) -> Cell:
-        cached = json.dumps(layers, sort_keys=True, default=str)
-        if cached not in self.cache:
-            self.cache[cached] = self._compose(layers, where)
-        return self.cache[cached]
-
-    def _compose(self, layers: list[Mapping[str, Any]], where: str) -> Cell:
-        name = _model_name(self.profile, layers, self.typed)
-        kept = []
-        for text, key in zip(self.overrides, self.typed, strict=True):
-            if _other_models(key, name):
-                self.passed_over.setdefault(key, []).append(where)
-            else:
-                self.used.add(key)
-                kept.append(text)
-        # Only a matched key can be both typed and set by the arm (others were refused): there the match is the point.
-        kept = [text for text in kept if len(layers) < 2 or text.partition("=")[0].strip() not in layers[-1]]
-        try:
-            config = load(self.profile.preset, kept, [self.profile.set, *layers])
-        except UsageError as error:
-            raise UsageError(f"{where}: {error}") from None
-        settle(config)
-        settings = {k: v for layer in (self.profile.set, *layers) for k, v in _flatten(layer).items()}
-        for text in kept:
-            settings.pop(text.partition("=")[0].strip(), None)
-        return Cell(identity(config), config, kept, settings)
-
-    def matched(self, matrix: Matrix, arm: Arm, match: Match, target: Cell, where: str) -> int:
-        """The whole number for `match.key` whose parameter count is closest to the target's, by bisection."""
-        config = self.compose([matrix.baseline, arm.set], where).config
-        field_name, wanted = match.key.removeprefix("model."), parameters(target.config)
-        if type(getattr(config.model, field_name, None)) is not int or field_name == match.key:
-            sizes = [f"model.{k}" for k, v in vars(config.model).items() if type(v) is int]
-            raise UsageError(
-                f'{where}: match.key "{match.key}": no size of the model{nearest(match.key, sizes, "sizes")}'
-            )
-
-        def count(value: int) -> int:
-            return parameters(replace(config, model=replace(config.model, **{field_name: value})))
-
-        low, high = 1, 2
-        if count(low) == count(high):
-            raise UsageError(f"{where}: {match.key} does not change the number of parameters")
-        if count(low) >= wanted:
-            raise UsageError(f"{where}: {match.key} cannot be small enough to match {match.parameters_of}")
-        while count(high) < wanted:
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if count(middle) < wanted else (low, middle)
-        return min((low, high), key=lambda value: abs(count(value) - wanted))
-
-
-def settle(config: Config) -> None:
-    """Resolve what depends on this machine (precision=auto) before the identity is taken, as training does."""
-    from mmctl.training.run import pick_device
-
-    config.training.resolve(pick_device(config.operation.device), config.model.width)
-
-
-def parameters(config: Config, remove_long_term: bool = False) -> int:
-    from mmctl.models import flops
-
-    return flops.parameters(config.model, config.data.vocabulary, remove_long_term=remove_long_term)
-
-
-def _name_cells(plan: Plan, composer: _Composer) -> None:
+def _name_cells(plan: Plan, composer: Composer) -> None:
     """Cells are named by the arm that first uses them; the baseline, and an arm that is just another model, by the model."""
     for cell in plan.cells.values():
         first = cell.uses[0]
@@ -257,10 +137,6 @@ def _name_cells(plan: Plan, composer: _Composer) -> None:
         named_by_model = plain or (set(arm.set) <= {"model.name"} and arm.match is None)
         name = cell.config.model.name if named_by_model else f"{first.ablation}-{first.arm}"
         cell.name = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:LONGEST_NAME]
-
-
-def _sibling(matrix: Matrix, name: str) -> Arm:
-    return next(a for a in [*matrix.arms, *matrix.siblings] if a.name == name)
 
 
 def _check_overrides(typed: Mapping[str, Any], matrices: Sequence[Matrix]) -> None:
@@ -276,53 +152,7 @@ def _check_overrides(typed: Mapping[str, Any], matrices: Sequence[Matrix]) -> No
                 )
 
 
-def _check_changes(config: Config, changes: Changes, where: str) -> None:
-    """Refuse before training what the model would refuse after it: asks a dwarf of the same kind."""
-    from dataclasses import fields
-
-    from mmctl import models
-
-    sizes = {"layers": 1, "width": 2 * config.model.heads, "ffn_width": 2, "persistent_slots": 2}
-    own = {f.name for f in fields(config.model)}
-    small = replace(config.model, **{key: value for key, value in sizes.items() if key in own})
-    model = models.build(replace(config, model=small, data=replace(config.data, vocabulary=2)))
-    try:
-        with model.evaluation_changes(remove_long_term=changes.remove_long_term, delay=changes.delay):
-            pass
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
-
-
-def _model_name(profile: Profile, layers: Sequence[Mapping[str, Any]], typed: Mapping[str, Any]) -> str:
-    name = "mosaic-v2"
-    for layer in (profile.set, *layers, typed):
-        name = str(_flatten(layer).get("model.name", name))
-    return name
-
-
-def _other_models(key: str, name: str) -> bool:
-    """Whether `key` is a model.* key that model `name` lacks and another registered model has."""
-    from mmctl.models import MODELS, config_class
-
-    if not key.startswith("model.") or name not in MODELS:
-        return False
-    leaf = key.removeprefix("model.").partition(".")[0]
-    fields = {model: set(config_class(model).__dataclass_fields__) for model in MODELS}
-    return leaf not in fields[name] and any(leaf in f for f in fields.values())
-
-
-def _typed(value: Any) -> str:
-    """A value as one would type it after `key=`."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def _evaluation(config: Config) -> dict[str, Any]:
     from dataclasses import asdict
 
     return asdict(config.evaluation)
-
-
-def iterate_uses(plan: Plan) -> Iterator[tuple[Matrix, Arm, Cell]]:
-    for matrix in plan.matrices:
-        for arm in matrix.arms:
-            yield matrix, arm, plan.cell(matrix.name, arm.name)

@@ -16,9 +16,10 @@ from typing import Any
 from mmctl.config import Config
 from mmctl.sweeps import manifest as manifests
 from mmctl.sweeps import scores
+from mmctl.sweeps.cells import Cell, parameters
 from mmctl.sweeps.claims import Claim, unit_of
 from mmctl.sweeps.matrix import Arm, Matrix
-from mmctl.sweeps.plan import Cell, Plan, parameters
+from mmctl.sweeps.plan import Plan
 from mmctl.sweeps.scores import Number
 from mmctl.sweeps.statistics import Difference, bootstrap_difference, one_sample, paired, summarise
 from mmctl.sweeps.verdicts import Judged, judge_all

@@ -10,7 +10,7 @@ import pytest
 from mmctl.config import identity, load
 from mmctl.errors import UsageError
 from mmctl.sweeps import estimates, matrix, profiles
-from mmctl.sweeps.plan import parameters
+from mmctl.sweeps.cells import parameters
 
 
 def test_the_five_ablations_share_cells(make_plan) -> None:
