@@ -74,14 +74,14 @@ def plan_table(rows: Sequence[Mapping[str, Any]], totals: Mapping[str, Any]) -> 
                     words.large(row["flops_per_token"]["executed"]),
                     words.large(row["training_tokens"]),
                     clock(row["seconds"]),
-                    f"{words.large(row['bytes'])}B",
+                    words.size(row["bytes"]),
                 ),
             )
         )
     left = "missing: " + (f"{totals['missing']} runs" if totals["missing"] else "nothing")
     table.caption = (
         f"{left}, about {clock(totals['seconds'])} on {totals['jobs']} worker{'s' * (totals['jobs'] != 1)}"
-        f" ({totals['basis']}), {words.large(totals['bytes'])}B of disk; FLOPs: forward, executed"
+        f" ({totals['basis']}), {words.size(totals['bytes'])} of disk; FLOPs: forward, executed"
     )
     return table
 

@@ -72,6 +72,10 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     assert shared["parameters"] > 100_000
     assert shared["training_tokens"] == 2 * 16 * 128
     assert not (tmp_path / "runs").exists()
+    shown = ablate("bandwidth", "--dry-run", "--seeds", "1", *SMALL, runs=tmp_path / "runs")
+    assert "bandwidth-constant-matched" in shown.stdout
+    assert "missing: 3 runs" in shown.stdout
+    assert "MB of disk" in shown.stdout
 
 
 def test_a_small_real_sweep_and_its_rerun(tmp_path: Path) -> None:
