@@ -106,23 +106,22 @@ def _untie(members: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, 
         tensor = tensor.detach()
         if tensor.is_meta or tensor.layout is not torch.strided:
             raise TypeError(f"{name}: only dense tensors with data can be saved")
-        if tensor.numel():
-            storage = tensor.untyped_storage().data_ptr()
-            place = (
-                storage,
-                tensor.storage_offset(),
-                tuple(tensor.shape),
-                tensor.stride(),
-                tensor.dtype,
-                tensor.device,
-            )
-            if place in seen:
-                ties[name] = seen[place]
-                continue
-            seen[place] = name
-            if storage in storages:
-                tensor = tensor.clone()
-            storages.add(storage)
+        storage = tensor.untyped_storage().data_ptr()
+        place = (
+            storage,
+            tensor.storage_offset(),
+            tuple(tensor.shape),
+            tensor.stride(),
+            tensor.dtype,
+            tensor.device,
+        )
+        if place in seen:
+            ties[name] = seen[place]
+            continue
+        seen[place] = name
+        if storage in storages:
+            tensor = tensor.clone()
+        storages.add(storage)
         unique[name] = tensor.contiguous()
     return unique, ties
 

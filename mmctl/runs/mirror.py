@@ -71,7 +71,7 @@ class Mirror:
                 self._copy(ending)
                 self._complete = ending is not None
                 if self._failing:
-                    say(f"tracking store: back again, {self.run.label} is complete there")
+                    say(f"tracking store: back again, {self.run.label} is up to date there")
                 self._failing, pause = False, FLUSH_EVERY
             except Exception as error:  # whatever it is, training goes on
                 self._trouble(error)

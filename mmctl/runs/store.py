@@ -67,6 +67,7 @@ def quiet_environment() -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is for results
     os.environ.pop("MLFLOW_RUN_ID", None)
     for name in ("alembic", "mlflow", "urllib3.connectionpool"):
         logging.getLogger(name).setLevel(logging.ERROR)

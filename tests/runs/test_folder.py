@@ -68,11 +68,14 @@ import os, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from small_run import small
+from mmctl.config import identity
 from mmctl.errors import MmctlError
 from mmctl.runs import RunFolder
 config = small(f"name=n{sys.argv[3]}")
 rename = os.rename
-os.rename = lambda *paths: (time.sleep(0.3), rename(*paths))  # wide open: between looking and taking the place
+os.rename = lambda *paths: (time.sleep(1), rename(*paths))  # wide open: between looking and taking the place
+identity(config)
+print("ready", flush=True)
 sys.stdin.readline()
 try:
     RunFolder.create(Path(sys.argv[1]), config)
@@ -88,13 +91,14 @@ def test_of_processes_that_make_the_same_run_at_once_exactly_one_succeeds(tmp_pa
     started = [
         subprocess.Popen([*command, str(k)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for k in range(3)
     ]
-    said = []
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
     for process in started:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    for process in started:
-        said.append(process.communicate(timeout=60)[0].strip())
+    said = [process.communicate(timeout=60)[0].strip() for process in started]
     assert sorted(said) == ["made", "refused", "refused"]
     assert len(list(RunFolder.all(tmp_path))) == 1
 

@@ -362,6 +362,7 @@ def test_scores_keep_readable_and_different_names() -> None:
 START = """
 import sys
 from pathlib import Path
+import mlflow  # before the start, so that the three meet at the database
 from small_run import small
 from mmctl.runs import Mirror, RunFolder
 root, seed = Path(sys.argv[1]), sys.argv[2]
@@ -381,12 +382,15 @@ with run.lock():
 
 def test_processes_that_start_at_once_on_a_fresh_folder_all_succeed(tmp_path: Path) -> None:
     root, count = tmp_path / "runs", 3
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    for seed in range(count):  # own temporary folders, as jobs of a cluster have: MLflow's own lock lies in there
+        (tmp_path / f"tmp{seed}").mkdir()
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", START, str(root), str(seed)],
             cwd=tmp_path,
-            env=environment,
+            env={**environment, "TMPDIR": str(tmp_path / f"tmp{seed}")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -397,7 +401,11 @@ def test_processes_that_start_at_once_on_a_fresh_folder_all_succeed(tmp_path: Pa
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    ends = [process.communicate("\n", timeout=120) for process in processes]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    ends = [process.communicate(timeout=120) for process in processes]
     assert [out for out, _ in ends] == ["True\n"] * count, [err for _, err in ends]
     assert [err for _, err in ends] == [""] * count  # and nobody prints MLflow's or alembic's noise
     found = everything(root)
