@@ -20,6 +20,7 @@ import math
 
 import torch
 
+from . import attention_sdpa
 from .bandwidth import bandwidth_gradients
 from .checks import parameter_dtype
 from .folding import Group, Scratch, folded_like, groups, head_major
@@ -29,18 +30,32 @@ from .tiles import TILE_ELEMENTS
 LOG2_E = 1 / math.log(2)
 
 
-def group_size(reads: Reads) -> int:
-    """Heads and sequences to take together, for tiles of about `TILE_ELEMENTS`."""
+def statistics_shape(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    documents: torch.Tensor | None,
+    query: torch.Tensor | None,
+    delay: int,
+) -> tuple[int, ...]:
+    """Shape of the second result of `forward`."""
+    if attention_sdpa.takes(keys, values, documents, query, delay):
+        return attention_sdpa.statistics_shape(values)
+    return (*keys.shape[:2], 2, keys.shape[2] if query is None else query.shape[2])
+
+
+def group_size(reads: Reads, device: torch.device) -> int:
+    """Heads and sequences to take together, for tiles of about `TILE_ELEMENTS` a thread."""
+    threads = torch.get_num_threads() if device.type == "cpu" else 64
     largest = max(((b - a) * (d - c) for a, b, c, d in reads.blocks), default=1)
-    return max(1, 2 * TILE_ELEMENTS // largest)
+    return max(1, threads * TILE_ELEMENTS // largest)
 
 
 def tile_scores(
-    scratch: Scratch, reads: Reads, group: Group, q: torch.Tensor, k: torch.Tensor, row: int, pair: int
+    scratch: Scratch, reads: Reads, group: Group, q: torch.Tensor, k_t: torch.Tensor, row: int, pair: int
 ) -> torch.Tensor:
-    """Masked scores beta_t k_t . k_i of one tile: (g, R, D), (g, W, D) -> (g, R, W)."""
-    scores = scratch.get("scores", (q.shape[0], q.shape[1], k.shape[1]), q.dtype)
-    torch.bmm(q, k.transpose(1, 2), out=scores)
+    """Masked scores beta_t k_t . k_i of one tile: (g, R, D), (g, D, W) -> (g, R, W)."""
+    scores = scratch.get("scores", (q.shape[0], q.shape[1], k_t.shape[2]), q.dtype)
+    torch.bmm(q, k_t, out=scores)
     reads.mask_(scores, group, row, pair)
     return scores
 
@@ -62,6 +77,8 @@ def forward(
     The statistics (B, H, 2, Tq), maximum of the base-2 scores and 1 / sum, are what the backward needs.
     """
     reads = plan_reads(keys, beta0, beta1, alpha, documents, query, window, delay, offset)
+    if attention_sdpa.takes(keys, values, documents, query, delay):
+        return attention_sdpa.forward(keys, values, reads, delay)
     batch, heads, _, _ = keys.shape
     work = parameter_dtype(keys.dtype)
     by_head = head_major(keys)
@@ -76,14 +93,15 @@ def forward(
         out[:, :, empty] = 0
         statistics[:, :, :, empty] = 0
 
-    for group in groups(batch, heads, by_head, group_size(reads)):
+    for group in groups(batch, heads, by_head, group_size(reads, keys.device)):
         k = scratch.cast("keys", group.fold(keys), work)
+        k_t = k.transpose(1, 2)
         v = scratch.cast("values", group.fold(values), work)
         q = scratch.get("query", (k.shape[0], rows, k.shape[2]), work)
         torch.mul(group.of(queries), group.of(reads.beta).unsqueeze(-1) * LOG2_E, out=group.unfold(q))
         group_out, group_statistics = group.of(out), group.of(statistics)
         for row, row_end, pair, pair_end in reads.blocks:
-            scores = tile_scores(scratch, reads, group, q[:, row:row_end], k[:, pair:pair_end], row, pair)
+            scores = tile_scores(scratch, reads, group, q[:, row:row_end], k_t[:, :, pair:pair_end], row, pair)
             top = scores.amax(-1, keepdim=True)
             weights = scores.sub_(top).exp2_()
             share = weights.sum(-1, keepdim=True).reciprocal_()
@@ -119,6 +137,8 @@ def backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of keys, values, beta0, beta1, alpha, and query (an empty tensor where there is none)."""
     reads = plan_reads(keys, beta0, beta1, alpha, documents, query, window, delay, offset)
+    if attention_sdpa.takes(keys, values, documents, query, delay):
+        return attention_sdpa.backward(grad, keys, values, beta1, reads, statistics, delay)
     batch, heads, length, width = keys.shape
     work = parameter_dtype(keys.dtype)
     by_head = head_major(keys)
@@ -130,7 +150,7 @@ def backward(
     grad_query = keys.new_empty(0) if query is None else folded_like(query, query.shape, query.dtype, by_head)
     grad_beta = folded_like(keys, (batch, heads, rows), work, by_head)
 
-    for group in groups(batch, heads, by_head, group_size(reads)):
+    for group in groups(batch, heads, by_head, group_size(reads, keys.device)):
         k = scratch.cast("keys", group.fold(keys), work)
         size = k.shape[0]
         beta = group.of(reads.beta).unsqueeze(-1)
@@ -145,22 +165,24 @@ def backward(
         grad_k = scratch.get("grad_k", (size, length, width), work).zero_()
         grad_v = scratch.get("grad_v", (size, length, v.shape[-1]), work).zero_()
         grad_q = scratch.get("grad_q", (size, rows, width), work).zero_()
+        k_t, v_t = k.transpose(1, 2), v.transpose(1, 2)
         top, share = group.fold(statistics).unsqueeze(-1).unbind(1)
 
         for row, row_end, pair, pair_end in reads.blocks:
             here, there = slice(row, row_end), slice(pair, pair_end)
-            scores = tile_scores(scratch, reads, group, q[:, here], k[:, there], row, pair)
+            q_here, g_here = q[:, here], g[:, here]
+            scores = tile_scores(scratch, reads, group, q_here, k_t[:, :, there], row, pair)
             weights = scores.sub_(top[:, here]).exp2_().mul_(share[:, here])
             part_v = scratch.get("part_v", (size, pair_end - pair, v.shape[-1]), work)
-            grad_v[:, there].add_(torch.bmm(weights.transpose(1, 2), g[:, here], out=part_v))
+            grad_v[:, there].add_(torch.bmm(weights.transpose(1, 2), g_here, out=part_v))
             grad_weights = scratch.get("grad_weights", tuple(weights.shape), work)
-            torch.bmm(g[:, here], v[:, there].transpose(1, 2), out=grad_weights)
+            torch.bmm(g_here, v_t[:, :, there], out=grad_weights)
             # In place: the kernel reads a row before it writes it.
             grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, work, grad_input=grad_weights)
             part_q = scratch.get("part_q", (size, row_end - row, width), work)
             grad_q[:, here] = torch.bmm(grad_scores, k[:, there], out=part_q)
             part_k = scratch.get("part_k", (size, pair_end - pair, width), work)
-            grad_k[:, there].add_(torch.bmm(grad_scores.transpose(1, 2), q[:, here], out=part_k))
+            grad_k[:, there].add_(torch.bmm(grad_scores.transpose(1, 2), q_here, out=part_k))
 
         # dk_i = sum_t ds_ti beta_t q_t, and q holds a factor log2(e) more.
         grad_k.mul_(1 / LOG2_E)

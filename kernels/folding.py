@@ -83,11 +83,15 @@ class Scratch:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+        self.views: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}
         if device.type == "cpu":
             self.buffers = self._kept.__dict__.setdefault("buffers", self.buffers)
 
     def get(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Contiguous uninitialised tensor; valid until the same name is asked for again."""
+        view = self.views.get((name, shape))
+        if view is not None and view.dtype == dtype:
+            return view
         size = math.prod(shape)
         buffer = self.buffers.get((name, dtype))
         if buffer is None or buffer.numel() < size:
@@ -96,7 +100,8 @@ class Scratch:
                 buffer = torch.empty(size, dtype=dtype, device=self.device)
             if self.device.type != "cpu" or size * dtype.itemsize <= self.KEPT_BYTES:
                 self.buffers[(name, dtype)] = buffer
-        return buffer[:size].view(shape)
+        self.views[(name, shape)] = view = buffer[:size].view(shape)
+        return view
 
     def cast(self, name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """``tensor`` itself where it has ``dtype`` and contiguous rows, else a copy in a buffer."""

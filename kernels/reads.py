@@ -31,28 +31,29 @@ class Reads:
     beta: torch.Tensor  # (B or 1, H, Tq)
     power: torch.Tensor  # (B or 1, H, Tq) n_t^alpha
     filled: torch.Tensor | None  # (B or 1, 1, Tq, 1), 0 at empty reads; None where no tile holds one
-    masks: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
+    masks: dict[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     def mask_(self, scores: torch.Tensor, group: Group, row: int, pair: int) -> None:
         """Add `MASKED` in place to the scores (g, R, W) of invisible pairs."""
+        clear, mask = self.masks.get(row) or self._mask(scores, row, pair)
+        part = scores[:, :, clear:]
+        if self.documented:
+            group.unfold(part).add_(mask[group.batch])
+        else:
+            part.add_(mask)
+
+    def _mask(self, scores: torch.Tensor, row: int, pair: int) -> tuple[int, torch.Tensor]:
+        """How many pairs of the tile every row sees, and the mask (B, 1, R, W) or (R, W) of the rest."""
         rows, width = scores.shape[1:]
         clear = 0
         if self.window == 0 and not self.documented:
             # Every row sees the pairs up to that of the block's first row: only the diagonal part needs a mask.
             clear = max(0, min(width, row + self.offset - self.delay + 1 - pair))
-        # Without documents blocks look alike; with them every tile has its own mask.
-        key = (row, pair) if self.documented else (row + self.offset - pair - clear, rows, width - clear)
-        mask = self.masks.get(key)
-        if mask is None:
-            pairs = torch.arange(pair + clear, pair + width, device=scores.device)
-            hidden = (pairs < self.first[:, row : row + rows, None]) | (pairs >= self.end[:, row : row + rows, None])
-            mask = torch.zeros(hidden.shape, dtype=scores.dtype, device=scores.device).masked_fill_(hidden, MASKED)
-            self.masks[key] = mask = mask.unsqueeze(1)
-        part = scores[:, :, clear:]
-        if self.documented:
-            group.unfold(part).add_(mask[group.batch])
-        else:
-            part.add_(mask[0])
+        pairs = torch.arange(pair + clear, pair + width, device=scores.device)
+        hidden = (pairs < self.first[:, row : row + rows, None]) | (pairs >= self.end[:, row : row + rows, None])
+        mask = torch.zeros(hidden.shape, dtype=scores.dtype, device=scores.device).masked_fill_(hidden, MASKED)
+        self.masks[row] = clear, mask.unsqueeze(1) if self.documented else mask[0]
+        return self.masks[row]
 
 
 def plan_reads(

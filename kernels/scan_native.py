@@ -155,6 +155,11 @@ def weighted_suffix(rows: torch.Tensor, grad: torch.Tensor, scratch: Scratch, le
     return grad_x
 
 
+def scan_group_size(elements: int, device: torch.device) -> int:
+    """Heads and sequences of ``elements`` numbers each to take together, for `SCAN_ELEMENTS` a thread."""
+    return max(1, (torch.get_num_threads() if device.type == "cpu" else 64) * SCAN_ELEMENTS // elements)
+
+
 def inverse(norms: torch.Tensor) -> torch.Tensor:
     """1 / norm, and 0 for a zero norm: a zero kbar gives a zero key and no gradient."""
     return norms.reciprocal().masked_fill_(norms == 0, 0.0)
@@ -185,21 +190,20 @@ def forward(
     kept = folded_like(x, x.shape, work, True) if narrow else x.new_empty(0, dtype=work)
     scratch = Scratch(x.device)
     padded = padded_length(length)
-    for group in groups(batch, heads, True, SCAN_ELEMENTS // (padded * width)):
+    for group in groups(batch, heads, False, scan_group_size(padded * width, x.device)):
         group_rows = group.fold(rows)
         inputs = scratch.get("x", (group_rows.shape[0], padded, width), work)
         group.unfold(inputs)[:, :, :length].copy_(group.of(x))
         inputs[:, length:] = 0
-        y = weighted_prefix(group_rows, inputs, scratch)[:, :length]
+        y = group.unfold(weighted_prefix(group_rows, inputs, scratch)[:, :length])
         if carried is not None:
-            weight = carried_weight(group_rows, group.fold(maximum), length, work)
-            y.addcmul_(weight.unsqueeze(-1), group.fold(carried).unsqueeze(1))
-        group_norms = group.fold(norms)
-        torch.linalg.vector_norm(y, dim=-1, out=group_norms)
-        torch.mul(y, inverse(group_norms).unsqueeze(-1), out=group.fold(keys))
-        group.fold(state_sum).copy_(y[:, -1])
+            weight = group.unfold(carried_weight(group_rows, group.fold(maximum), length, work))
+            y.addcmul_(weight.unsqueeze(-1), group.of(carried).unsqueeze(2))
+        group_norms = torch.linalg.vector_norm(y, dim=-1, out=group.of(norms))
+        torch.mul(y, inverse(group_norms).unsqueeze(-1), out=group.of(keys))
+        group.of(state_sum).copy_(y[:, :, -1])
         if narrow:
-            group.fold(kept).copy_(y)
+            group.of(kept).copy_(y)
     return keys, state_sum, unfold(state_maximum, batch, heads, True), norms, rows, kept
 
 
@@ -232,34 +236,33 @@ def backward(
         grad_maximum = folded_like(x, (batch, heads), work, True)
     scratch = Scratch(x.device)
     padded = padded_length(length)
-    for group in groups(batch, heads, True, SCAN_ELEMENTS // (padded * width)):
+    for group in groups(batch, heads, False, scan_group_size(padded * width, x.device)):
         group_rows = group.fold(rows)
         size = group_rows.shape[0]
         buffer = scratch.get("grad", (size, padded, width), work)
         buffer[:, length:] = 0
-        grad = buffer[:, :length]
-        product = scratch.get("product", (size, length, width), work)
+        grad = group.unfold(buffer[:, :length])
+        product = group.unfold(scratch.get("product", (size, length, width), work))
         if grad_keys is None:
             grad.zero_()
         else:
             # k = y / n: dy = (dk - k (k . dk)) / n.
-            k = group.fold(directions)
-            inv = inverse(group.fold(norms)).unsqueeze(-1)
-            group.unfold(grad).copy_(group.of(grad_keys))
+            k = group.of(directions)
+            inv = inverse(group.of(norms)).unsqueeze(-1)
+            grad.copy_(group.of(grad_keys))
             along = torch.mul(grad, k, out=product).sum(-1, keepdim=True)
             if narrow:
                 along.mul_(inv).mul_(inv)
             grad.addcmul_(k, along, value=-1).mul_(inv)
         if grad_sum is not None:
-            grad[:, -1] += group.fold(grad_sum)
+            grad[:, :, -1].add_(group.of(grad_sum))
         if carried is not None:
             weight = carried_weight(group_rows, group.fold(maximum), length, work)
-            through = torch.bmm(weight.unsqueeze(1), grad).squeeze(1)
-            group.fold(grad_carried).copy_(through)
-            group.fold(grad_maximum).copy_((through * group.fold(carried)).sum(-1))
+            through = group.unfold(torch.bmm(weight.unsqueeze(1), buffer[:, :length]).squeeze(1))
+            group.of(grad_carried).copy_(through)
+            torch.sum(through * group.of(carried), -1, out=group.of(grad_maximum))
         group_x = group.unfold(weighted_suffix(group_rows, buffer, scratch)[:, :length])
-        torch.mul(group.of(x), group_x, out=group.unfold(product))
-        torch.sum(product, -1, out=group.fold(grad_gate))
+        torch.sum(torch.mul(group.of(x), group_x, out=product), -1, out=group.of(grad_gate))
         group.of(grad_x).copy_(group_x)
 
     # The sum over i >= j as a float64 sum from the far end; a scale of the carried-out sum moves all of it.

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 # Sizes are tuned for a CPU with 2 MB of second-level cache a core; elements of float32.
 LONG_TERM_ROWS = 64
-SHORT_TERM_ROWS = 32
-TILE_ELEMENTS = 1 << 20
+LONG_TERM_ROWS_FROM_1024 = 128
+SHORT_TERM_ROWS = 64
+TILE_ELEMENTS = 1 << 18
 SCAN_CHUNK = 16
 SCAN_ELEMENTS = 1 << 18
 
@@ -23,7 +24,7 @@ def query_blocks(rows: int, length: int, offset: int, window: int, delay: int) -
     aligned with the tiles for every delay.
     """
     reach = 1 if window > 0 else delay
-    size = SHORT_TERM_ROWS if window > 0 else LONG_TERM_ROWS
+    size = SHORT_TERM_ROWS if window > 0 else LONG_TERM_ROWS if rows < 1024 else LONG_TERM_ROWS_FROM_1024
     row = max(0, reach - offset)
     while row < rows:
         row_end = min(row + size, rows)

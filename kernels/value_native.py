@@ -1,4 +1,4 @@
-"""`value_extract` in plain torch operations, forward and backward. g = some of B H, folded head-major."""
+"""`value_extract` in plain torch operations, forward and backward. Works on some sequences at a time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import torch
 
 from .checks import parameter_dtype
 from .folding import Group, Scratch, folded_like, groups
-from .scan_native import inverse
-from .tiles import SCAN_ELEMENTS
+from .scan_native import inverse, scan_group_size
 
 
 def same_document(documents: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
@@ -38,7 +37,7 @@ def forward(
     values = folded_like(psi, psi.shape, psi.dtype, True)
     norms = folded_like(psi, psi.shape[:3], work, True)
     scratch = Scratch(psi.device)
-    for group in groups(batch, heads, True, SCAN_ELEMENTS // (length * width)):
+    for group in groups(batch, heads, False, scan_group_size(length * width, psi.device)):
         p = widened(psi, group, work, scratch)
         own = gamma[group.heads].view(1, -1, 1, 1)
         following = 1 - own if same is None else (1 - own) * same[group.batch]
@@ -76,7 +75,7 @@ def backward(
     along_all = folded_like(psi, psi.shape[:3], work, True)
     turn_all = folded_like(psi, psi.shape[:3], work, True)
     scratch = Scratch(psi.device)
-    for group in groups(batch, heads, True, SCAN_ELEMENTS // (length * width)):
+    for group in groups(batch, heads, False, scan_group_size(length * width, psi.device)):
         p = widened(psi, group, work, scratch)
         own = gamma[group.heads].view(1, -1, 1, 1)
         following = 1 - own if same is None else (1 - own) * same[group.batch]
@@ -90,11 +89,11 @@ def backward(
         pull = (along * inv).unsqueeze(-1)
         g.addcmul_(mixed, pull, value=-1).mul_((inv * scale[group.heads].view(1, -1, 1)).unsqueeze(-1))
         # dgamma = sum_t dvbar_t . (psi_t - psi_{t+1}), without the second term where there is no successor.
-        product.copy_(p)
         if same is None:
-            product[:, :, :-1] -= p[:, :, 1:]
+            torch.sub(p[:, :, :-1], p[:, :, 1:], out=product[:, :, :-1])
+            product[:, :, -1] = p[:, :, -1]
         else:
-            product[:, :, :-1].addcmul_(p[:, :, 1:], same[group.batch], value=-1)
+            product.copy_(p)[:, :, :-1].addcmul_(p[:, :, 1:], same[group.batch], value=-1)
         torch.sum(product.mul_(g), -1, out=group.of(turn_all))
         torch.mul(g, own, out=product)
         product[:, :, 1:].addcmul_(g[:, :, :-1], following)

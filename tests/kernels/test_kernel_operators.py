@@ -36,6 +36,12 @@ def test_opcheck_memory_attention(documented, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_opcheck_long_sequences(dtype):
+    keys, values = (unit_keys(1, 2, 512, 4, dtype).requires_grad_() for _ in range(2))
+    torch.library.opcheck(memory_attention_op, (keys, values, *bandwidth(2, dtype), None, None, 0, 7, 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("carried", [False, True])
 def test_opcheck_key_scan(carried, dtype):
     inputs = [t.requires_grad_() for t in scan_inputs(2, 2, 35, 4, dtype)]

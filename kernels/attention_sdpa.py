@@ -1,0 +1,108 @@
+"""Long-term reads of long sequences on a CPU through torch's flash attention.
+
+With delay m the read is plain causal attention on slices: queries k_m .. k_{T-1}, pairs 0 .. T-1-m, the bandwidth
+folded into the query (kernels.md, section 2). Torch's kernel is faster than tiles of batched products once the
+sequence is long; short sequences, short-term reads, documents and decoding stay with attention_native.py.
+
+Inputs are widened to float32: torch's backward is slower in bf16, and the gradients of the bandwidth live on what
+cancels in the rows of ds.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .bandwidth import bandwidth_gradients
+from .checks import parameter_dtype
+from .folding import Scratch, folded_like, head_major
+from .reads import Reads
+
+SHORTEST = 512
+"""Length in tokens from which torch's kernel is the faster one."""
+
+
+def takes(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    documents: torch.Tensor | None,
+    query: torch.Tensor | None,
+    delay: int,
+) -> bool:
+    """Whether a native call comes here; a function of shapes, so that forward, backward and compiler agree."""
+    plain = keys.device.type != "cuda" and documents is None and query is None
+    length = keys.shape[2]
+    return plain and length >= SHORTEST and 0 < delay < length and keys.shape[-1] == values.shape[-1]
+
+
+def statistics_shape(values: torch.Tensor) -> tuple[int, int, int, int]:
+    """Shape of what the backward keeps: (B, H, T, 1 + D), log-sum-exp and read of every position.
+
+    The read is kept in the working dtype. The gradient of the scores is the difference of two numbers, one of which
+    comes from the read: rounded to bf16, it puts errors of several percent into the gradients of the bandwidth.
+    """
+    batch, heads, length, width = values.shape
+    return batch, heads, length, 1 + width
+
+
+def scaled_query(scratch: Scratch, keys: torch.Tensor, reads: Reads, delay: int) -> torch.Tensor:
+    """beta_t k_t for t >= m: (B, H, T-m, D)."""
+    batch, heads, length, width = keys.shape
+    query = scratch.get("query", (batch, heads, length - delay, width), reads.beta.dtype)
+    return torch.mul(keys[:, :, delay:], reads.beta[:, :, delay:, None], out=query)
+
+
+def forward(keys: torch.Tensor, values: torch.Tensor, reads: Reads, delay: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `attention_native.forward`, with the statistics of `statistics_shape`."""
+    work = parameter_dtype(keys.dtype)
+    batch, heads, length, width = values.shape
+    pairs = length - delay
+    scratch = Scratch(keys.device)
+    query = scaled_query(scratch, keys, reads, delay)
+    k = scratch.cast("keys", keys[:, :, :pairs], work)
+    v = scratch.cast("values", values[:, :, :pairs], work)
+    read, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, k, v, 0.0, True, scale=1.0)
+    out = torch.empty((batch, length, heads, width), dtype=keys.dtype, device=keys.device).transpose(1, 2)
+    out[:, :, :delay] = 0
+    out[:, :, delay:] = read
+    statistics = folded_like(keys, statistics_shape(values), work, head_major(keys))
+    statistics[:, :, :delay] = 0
+    statistics[:, :, delay:, 0] = lse
+    statistics[:, :, delay:, 1:] = read
+    return out, statistics
+
+
+def backward(
+    grad: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    beta1: torch.Tensor,
+    reads: Reads,
+    statistics: torch.Tensor,
+    delay: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `attention_native.backward`."""
+    work = parameter_dtype(keys.dtype)
+    _, heads, length, _ = keys.shape
+    pairs, by_head = length - delay, head_major(keys)
+    scratch = Scratch(keys.device)
+    lse, read = statistics[:, :, delay:, 0], statistics[:, :, delay:, 1:]
+    query = scaled_query(scratch, keys, reads, delay)
+    k = scratch.cast("keys", keys[:, :, :pairs], work)
+    v = scratch.cast("values", values[:, :, :pairs], work)
+    g = scratch.cast("grad", grad[:, :, delay:], work)
+    grad_query, grad_k, grad_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        g, query, k, v, read, lse, 0.0, True, scale=1.0
+    )
+    # k is query and key: both parts of its gradient end in one tensor.
+    total = folded_like(keys, keys.shape, work, by_head)
+    total[:, :, :pairs] = grad_k
+    total[:, :, pairs:] = 0
+    total[:, :, delay:].addcmul_(grad_query, reads.beta[:, :, delay:, None])
+    grad_keys = total if keys.dtype == work else folded_like(keys, keys.shape, keys.dtype, by_head).copy_(total)
+    grad_values = folded_like(values, values.shape, values.dtype, by_head)
+    grad_values[:, :, :pairs] = grad_v
+    grad_values[:, :, pairs:] = 0
+    grad_beta = torch.zeros((1, heads, length), dtype=work, device=keys.device)
+    grad_beta[0, :, delay:] = grad_query.mul_(keys[:, :, delay:]).sum(-1).sum(0)
+    parameters = bandwidth_gradients(grad_beta, reads.counts, reads.power, beta1)
+    return grad_keys, grad_values, *parameters, keys.new_empty(0)
