@@ -17,7 +17,7 @@ from .checks import parameter_dtype
 from .folding import Scratch, folded_like, head_major
 from .reads import Reads
 
-SHORTEST = 512
+SHORTEST = 256
 """Length in tokens from which torch's kernel is the faster one."""
 
 
@@ -44,6 +44,28 @@ def statistics_shape(values: torch.Tensor) -> tuple[int, int, int, int]:
     return batch, heads, length, 1 + width
 
 
+def flash(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Read and log-sum-exp of torch's CPU kernel; causal without a mask. The bandwidth is in the query."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return kernel(query, keys, values, 0.0, mask is None, attn_mask=mask, scale=1.0)
+
+
+def flash_backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    read: torch.Tensor,
+    lse: torch.Tensor,
+    mask: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of query, keys and values of `flash`."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return kernel(grad, query, keys, values, read, lse, 0.0, mask is None, attn_mask=mask, scale=1.0)
+
+
 def scaled_query(scratch: Scratch, keys: torch.Tensor, reads: Reads, delay: int) -> torch.Tensor:
     """beta_t k_t for t >= m: (B, H, T-m, D)."""
     batch, heads, length, width = keys.shape
@@ -60,7 +82,7 @@ def forward(keys: torch.Tensor, values: torch.Tensor, reads: Reads, delay: int) 
     query = scaled_query(scratch, keys, reads, delay)
     k = scratch.cast("keys", keys[:, :, :pairs], work)
     v = scratch.cast("values", values[:, :, :pairs], work)
-    read, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, k, v, 0.0, True, scale=1.0)
+    read, lse = flash(query, k, v)
     out = torch.empty((batch, length, heads, width), dtype=keys.dtype, device=keys.device).transpose(1, 2)
     out[:, :, :delay] = 0
     out[:, :, delay:] = read
@@ -90,9 +112,7 @@ def backward(
     k = scratch.cast("keys", keys[:, :, :pairs], work)
     v = scratch.cast("values", values[:, :, :pairs], work)
     g = scratch.cast("grad", grad[:, :, delay:], work)
-    grad_query, grad_k, grad_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        g, query, k, v, read, lse, 0.0, True, scale=1.0
-    )
+    grad_query, grad_k, grad_v = flash_backward(g, query, k, v, read, lse)
     # k is query and key: both parts of its gradient end in one tensor.
     total = folded_like(keys, keys.shape, work, by_head)
     total[:, :, :pairs] = grad_k

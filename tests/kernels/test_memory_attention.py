@@ -79,7 +79,7 @@ def test_lengths(length, span):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("delay", [1, 64, 511, 599, 600])
 def test_long_sequences(delay, dtype):
-    """From 512 positions on the long-term read takes torch's kernel where nothing forbids it."""
+    """From 256 positions on the long-term read takes torch's kernel where nothing forbids it."""
     keys, values = unit_keys(2, 2, 600, 8, dtype), torch.randn(2, 2, 600, 8).to(dtype)
     bw = bandwidth(2, dtype, 1.0)
     compare(keys, values, bw, TOLERANCE[dtype], delay=delay)
