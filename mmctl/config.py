@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -28,6 +29,12 @@ NOT_IDENTITY = ("name", "seed", "operation.", "evaluation.")
 
 FREE = ("data.mixture", "data.loss_weights")
 """Mappings whose keys the user chooses. Given whole, such a mapping replaces; by a dotted key, it is added to."""
+
+LARGEST_SEED = 2**63 - 1
+"""What every random generator takes."""
+
+DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,4})?")
+"""What operation.device may be."""
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -57,7 +64,7 @@ class OperationConfig:
         for key in ("log_every", "checkpoint_every", "keep"):
             if getattr(self, key) < 1:
                 raise UsageError(f"operation.{key}={getattr(self, key)}: expected a whole number of at least 1")
-        if self.device not in ("auto", "cpu", "cuda") and not self.device.removeprefix("cuda:").isdigit():
+        if not DEVICE.fullmatch(self.device):
             raise UsageError(f'operation.device="{self.device}": expected auto, cpu, cuda or cuda:N')
 
 
@@ -75,11 +82,18 @@ class Config:
 
     def validate(self) -> None:
         """Check every section and what holds between sections. Raises UsageError, one line."""
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise UsageError(f"seed={self.seed}: expected a whole number of at least 0 and at most {LARGEST_SEED}")
         for section in (self.model, self.data, self.training, self.evaluation, self.operation):
             if hasattr(section, "validate"):
                 section.validate()
         if hasattr(self.model, "validate_length"):
             self.model.validate_length(self.data.length)
+        if self.training.accumulation > self.data.batch:
+            raise UsageError(
+                f"training.accumulation={self.training.accumulation}: expected at most data.batch={self.data.batch}, "
+                "whose sequences are divided among the parts"
+            )
 
 
 def presets() -> list[str]:
@@ -93,10 +107,9 @@ def load(preset: str = "lab", overrides: Sequence[str] = (), layers: Sequence[Ma
     A preset is a scale card for every model: a `model.*` key of it that the chosen model does not have, but another
     registered model has, is passed over. Layers and overrides are strict. Raises UsageError naming the key.
     """
-    path = PRESETS / f"{preset}.yaml"
-    if not path.is_file():
+    if preset not in presets():  # a name, not a path
         raise UsageError(f'preset "{preset}": no such preset{nearest(preset, presets(), "presets")}')
-    card = _flatten(OmegaConf.to_container(OmegaConf.load(path)))
+    card = _flatten(OmegaConf.to_container(OmegaConf.load(PRESETS / f"{preset}.yaml")))
     strict = [_flatten(layer) for layer in layers]
     typed = parse_overrides(overrides)
     name = card.get("model.name", "mosaic-v2")
@@ -183,9 +196,13 @@ def _apply(tree: DictConfig, values: Mapping[str, Any]) -> None:
         if key == "model.name":
             continue  # already decided which schema this is
         _check_key(tree, key)
+        _refuse_interpolation(key, value)
         parsed = _parse(tree, key, value) if isinstance(value, Raw) else value
         try:
+            if isinstance(section := OmegaConf.select(tree, key), DictConfig) and not isinstance(parsed, Mapping):
+                raise UsageError(f"{key}={value}: expected a mapping{_such_as(key, section)}")
             if key in FREE and isinstance(parsed, Mapping):
+                _check_weights(key, parsed)
                 node = OmegaConf.select(tree, key)
                 with open_dict(node):
                     for name in list(node):
@@ -198,14 +215,43 @@ def _apply(tree: DictConfig, values: Mapping[str, Any]) -> None:
             raise UsageError(_one_line(key, parsed, error)) from None
 
 
+def _refuse_interpolation(key: str, value: Any) -> None:
+    """A configuration is plain data: `${...}` would read the environment or other keys."""
+    if isinstance(value, str) and "${" in value:
+        raise UsageError(f"{key}={value}: ${{...}} is not read in a configuration, expected a plain value")
+    for item in [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else []:
+        _refuse_interpolation(key, item)
+
+
+def _such_as(key: str, node: DictConfig) -> str:
+    """How to set what a mapping holds, for one given something else."""
+    if key in FREE:
+        return f', such as {key}="{{facts: 1, text: 2}}"'
+    first = [str(name) for name in node][:1]
+    return f"; set its keys, such as {key}.{first[0]}=..." if first else ""
+
+
+def _check_weights(key: str, weights: Mapping[Any, Any]) -> None:
+    for name, weight in weights.items():
+        if weight is None and isinstance(name, str) and ":" in name:
+            raise UsageError(f'{key}: "{name}": expected a space after the colon: {name.replace(":", ": ", 1)}')
+        if not isinstance(name, str) or type(weight) not in (int, float):
+            raise UsageError(f"{key}.{name}={weight}: expected a task's name and a number")
+
+
 def _check_key(tree: DictConfig, key: str) -> None:
     if not _exists(tree, key):
         valid = [k for k in _flatten(OmegaConf.to_container(tree))] + list(_sections(tree))
-        hint = nearest(key, valid, "keys")
-        leaf = key.rpartition(".")[2]
+        section, _, leaf = key.rpartition(".")
+        beside = [k for k in valid if k.startswith(section + ".")] if section in _sections(tree) else valid
+        # What was meant stands most likely beside it; a whole section is not what a key was meant to be.
+        hint = nearest(key, beside, "keys")
         same_leaf = [k for k in valid if k.rpartition(".")[2] == leaf]
         if same_leaf:
             hint = f'; did you mean "{same_leaf[0]}"?'
+        others = [m for m in model_package.MODELS if key.startswith("model.") and _has(m, key[6:])]
+        if others and "did you mean" not in hint:
+            hint = f"; it is a key of {', '.join(others)}"
         model = f' of model "{tree.model.name}"' if key.startswith("model.") else ""
         raise UsageError(f'"{key}": no such key{model}{hint}')
 
@@ -245,8 +291,12 @@ def _other_models_key(tree: DictConfig, key: str) -> bool:
     return (
         key.startswith("model.")
         and not _exists(tree, key)
-        and any(key[6:] in {f.name for f in fields(model_package.config_class(m))} for m in model_package.MODELS)
+        and any(_has(model, key[6:]) for model in model_package.MODELS)
     )
+
+
+def _has(model: str, field: str) -> bool:
+    return field in {f.name for f in fields(model_package.config_class(model))}
 
 
 def _sections(tree: DictConfig, prefix: str = "") -> Iterable[str]:

@@ -37,6 +37,35 @@ def test_every_preset_loads_with_every_model() -> None:
         ("data.tasks.recall.nonsense=1", "data.tasks.recall"),
         ("model.delay_max=4096", "model.window"),
         ("data.mixture={}", "data.mixture"),
+        ("data.mixture={facts:1}", "facts: 1"),
+        ("data.mixture=facts", "data.mixture"),
+        ("data.mixture=[facts]", "data.mixture"),
+        ("data.mixture={facts: x}", "data.mixture.facts=x"),
+        ("data.mixture={facts: true}", "data.mixture.facts"),
+        ("training=5", "training.steps"),
+        ("model=", "model.name"),
+        ("model=mosaic-v2", "model.name"),
+        ("data.tasks=[1]", "data.tasks"),
+        ("model.persistent_slots=4", "mosaic-v1"),
+        ("name=${oc.env:HOME}", "is not read"),
+        ("name=${nothing}", "is not read"),
+        ("data.text=${oc.env:HOME}", "is not read"),
+        ("data.mixture={facts: ${seed}}", "is not read"),
+        ("seed=-1", "at least 0"),
+        (f"seed={2**63}", "at most"),
+        ("training.learning_rate=inf", "training.learning_rate"),
+        ("training.learning_rate=1e400", "training.learning_rate"),
+        ("training.learning_rate=nan", "training.learning_rate"),
+        ("training.weight_decay=inf", "training.weight_decay"),
+        ("training.clip=nan", "training.clip"),
+        ("training.clip=inf", "training.clip"),
+        ("training.final_fraction=7", "training.final_fraction"),
+        ("training.threads=100000", "at most"),
+        ("training.accumulation=99", "data.batch=16"),
+        ("operation.device=cuda:²", "cuda:N"),
+        ("operation.device=tpu", "cuda:N"),
+        ("data.length=32", "model.delay_max=32"),
+        ("model.delay=128", "data.length=128"),
     ],
 )
 def test_wrong_input_is_one_line_naming_the_nearest(override: str, told: str) -> None:
@@ -44,6 +73,19 @@ def test_wrong_input_is_one_line_naming_the_nearest(override: str, told: str) ->
         load("smoke", [override])
     assert told in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_fixed_m_need_only_be_shorter_than_the_sequence_itself() -> None:
+    words = ["data.length=24", "model.window=32", "model.delay_min=8", "model.delay_max=32"]
+    assert load("smoke", [*words, "model.long_term_mask=fixed"]).data.length == 24
+    with pytest.raises(UsageError, match=r"model\.delay_max=32"):
+        load("smoke", words)
+
+
+@pytest.mark.parametrize("preset", ["../presets/smoke", "./smoke", "smoke.yaml", "", "/smoke"])
+def test_a_preset_is_a_name_and_not_a_path(preset: str) -> None:
+    with pytest.raises(UsageError, match="no such preset"):
+        load(preset)
 
 
 def test_wrong_preset_names_the_nearest() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -50,11 +52,24 @@ def _register() -> None:
     app.add_typer(bench.app, name="bench")
 
 
+def _usable_streams() -> None:
+    """A closed stdout or stderr is one that nobody reads; a terminal that cannot show a letter is no reason to fail."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(getattr(sys, name), io.TextIOWrapper):
+            getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Entry point: errors meant for a person are one line on stderr and an exit code, never a traceback."""
+    _usable_streams()
     _register()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where what goes wrong can still be said
     except MmctlError as error:
         print(f"mmctl: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -63,5 +78,17 @@ def main() -> None:
         sys.exit(EXIT_SIGINT)
     except BrokenPipeError:
         # The reader of our output (head, less) has gone; that is its right.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         sys.exit(EXIT_FAILED)
+    except (MemoryError, OSError) as error:
+        _drop_stdout()
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        what = "not enough memory: " if isinstance(error, MemoryError) else ""
+        print(f"mmctl: {what}{first}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+
+
+def _drop_stdout() -> None:
+    """What is still to be written goes nowhere, so that Python does not fail again when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -53,6 +53,7 @@ def evaluate(
     from mmctl.evaluation.report import print_scores
     from mmctl.evaluation.suites import suite_tasks
     from mmctl.runs import RunFolder, runs_root
+    from mmctl.runs.files import json_ready
 
     delay, overrides = split_arguments(list(arguments or []))
     named = list(dict.fromkeys(suite or []))
@@ -64,17 +65,19 @@ def evaluate(
     import torch
 
     from mmctl.training.progress import Progress, Reporter
-    from mmctl.training.run import load_model, pick_device
+    from mmctl.training.run import load_trained, pick_device
 
     place = pick_device(device)
     torch.set_num_threads(config.training.threads)
-    model, trained_as = load_model(folder, place)
+    suites = named or wanted_suites(config)
+    check_corpora(folder, config, suites)
+    model, trained_as, step = load_trained(folder, place)
     mark = settings_mark(trained_as, config)
     if not folder.finished:
-        mark += f"+step={folder.latest_checkpoint()}"
+        mark += f"+step={step}"
     results: dict[str, dict[str, Any]] = {}
     with Reporter() as listener:
-        for name in named or wanted_suites(config):
+        for name in suites:
             result = measure(
                 model,
                 config,
@@ -85,6 +88,7 @@ def evaluate(
                 untrained=bool(named),
                 progress=lambda what, done, total: listener(Progress(folder.label, f"evaluating {what}", done, total)),
             )
+            result["step"] = step
             results[file_stem(name, remove_long_term, delay) + mark] = result
     measured = {stem: result for stem, result in results.items() if result["scores"]}
     for stem, result in measured.items():
@@ -92,7 +96,7 @@ def evaluate(
     if measured:
         mirror(folder, config)
     if as_json:
-        print(json.dumps(list(results.values()), indent=2))
+        print(json.dumps(json_ready(list(results.values())), indent=2, allow_nan=False))
     else:
         print_scores(*results.values(), details=details)
         for stem in measured:
@@ -128,6 +132,23 @@ def with_overrides(config: Any, overrides: list[str]) -> Any:
     from mmctl.config import from_dict, parse_overrides, to_dict
 
     return from_dict({**to_dict(config), **parse_overrides(overrides)})
+
+
+def check_corpora(folder: Any, config: Any, suites: list[str]) -> None:
+    """MmctlError if a suite reads a corpus whose content is no longer what the run was trained on: text that it calls
+    held out may have been trained on. Runs that did not record their corpora are not checked."""
+    from mmctl.data import build_task
+    from mmctl.errors import MmctlError
+    from mmctl.evaluation.suites import suite_tasks
+
+    recorded = folder.provenance().get("corpora") or {}
+    for suite in suites:
+        for task in suite_tasks(suite):
+            if task in recorded and build_task(task, config.data).fingerprint() != recorded[task]:
+                raise MmctlError(
+                    f"{folder.label}: the corpus of {task} (data.text={config.data.text or 'null'}) is not the one it was "
+                    f"trained on, so nothing in it is known to be held out; --suite measures suites without {task}"
+                )
 
 
 def settings_mark(trained_as: Any, config: Any) -> str:

@@ -7,21 +7,30 @@ from typing import Annotated
 
 import typer
 
+LOSSES = {"training": "train_loss", "held-out": "held_out_loss"}
+
 
 def train(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset (default: lab), then overrides."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights, data order and stochastic mask.")] = 0,
-    name: Annotated[str, typer.Option(help="Name of the run's folder (default: the model's name).")] = "",
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of weights, data order and stochastic mask (default: 0).", show_default=False),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run's folder (default: the model's name).", show_default=False)
+    ] = None,
     runs: Annotated[
         Path | None, typer.Option("--runs", help="Where runs land (default: $MMCTL_RUNS, else ./runs).")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Validate, print the resolved configuration, write nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result (or the dry run's configuration) as JSON.")
+    ] = False,
 ) -> None:
     """Train one model: train, checkpoint, log, and evaluate at the end. Run again to resume; finished runs are kept.
 
@@ -44,10 +53,13 @@ def train(
     if stray:
         raise UsageError(f'"{stray[0]}": expected key=value (a preset, if any, comes first)')
     for option, given in (("seed", seed), ("name", name)):
-        if given:
+        if given is not None:
             words.append(f"{option}={given}")
     config = load(preset, words)
     if dry_run:
+        if as_json:
+            print(json.dumps({"identity": identity(config), "config": to_dict(config)}, indent=2))
+            return
         from omegaconf import OmegaConf
 
         print(f"# identity {identity(config)}, seed {config.seed}")
@@ -70,8 +82,14 @@ def train(
         return
     result = run.result()
     state = "already finished" if outcome.skipped else "finished"
-    print(f"{run.path}: {state}, training loss {result['train_loss']:.4f}, held-out loss {result['held_out_loss']:.4f}")
+    losses = [f"{what} loss {_shown(result.get(key))}" for what, key in LOSSES.items()]
+    print(f"{run.path}: {state}, {', '.join(losses)}")
     from mmctl.evaluation.report import print_scores
 
     for scores in run.evaluations().values():
         print_scores(scores)
+
+
+def _shown(loss: object) -> str:
+    """A number, or what result.json has in its place: "nan", "inf", nothing."""
+    return f"{loss:.4f}" if isinstance(loss, int | float) else "missing" if loss is None else str(loss)

@@ -110,10 +110,10 @@ def stdlib_files() -> list[tuple[str, Path]]:
 
 def list_files(text: str) -> list[tuple[str, Path]]:
     """(relative name, path) of the files data.text names: one file, or all under a folder but hidden ones."""
-    path = Path(text).expanduser()
     try:
+        path = Path(text).expanduser()
         exists, folder, regular = path.exists(), path.is_dir(), path.is_file()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the ~name of nobody
         raise UsageError(f'data.text="{text}": cannot be looked up ({_why(error)})') from None
     if not exists:
         raise UsageError(f'data.text="{text}": no such file or folder')

@@ -70,7 +70,12 @@ def evaluate(
             skipped[name] = str(error)
             continue
         for multiple in settings.lengths:
-            reason = task.unavailable(multiple * config.data.length, "held-out")
+            length = multiple * config.data.length
+            reason = task.unavailable(length, "held-out")
+            if reason is None and delay is not None and delay >= length:
+                reason = (
+                    f"m={delay} leaves the long-term memory nothing to read in {length} tokens (that is its removal)"
+                )
             if reason:
                 skipped[f"{name}@{multiple}x"] = reason
             else:

@@ -92,12 +92,16 @@ class RangeConfig(FeedForwardConfig):
         expect(self.delay is None or self.delay >= 1, f"model.delay={self.delay}: expected at least 1, or null")
 
     def validate_length(self, length: int) -> None:
-        """A training length within the delay would train the long-term memory on nothing."""
-        expect(
-            length > self.delay_min,
-            f"data.length={length}: expected more than model.delay_min={self.delay_min}, "
-            "or the long-term memory would never be read",
+        """A training length within a delay that training or inference uses would read a long-term memory of nothing."""
+        used = (
+            ["delay_min"] + ["delay_max"] * (self.long_term_mask == "stochastic") + ["delay"] * (self.delay is not None)
         )
+        for key in used:
+            expect(
+                length > getattr(self, key),
+                f"data.length={length}: expected more than model.{key}={getattr(self, key)}, "
+                "or the long-term memory would not be read",
+            )
 
     @property
     def inference_delay(self) -> int:

@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,10 +114,15 @@ class RunFolder:
         return content  # type: ignore[return-value]
 
     def config(self) -> Config:
-        from mmctl.config import from_dict
+        from mmctl.config import Config, from_dict
 
+        content = self.config_dict()
+        # Defaults must never stand in for what a damaged file has lost.
+        lost = [key for key in ("schema", *(f.name for f in fields(Config))) if key not in content]
+        if lost:
+            raise MmctlError(f"{self.path / 'config.yaml'}: damaged: {', '.join(lost)} missing")
         try:
-            return from_dict(self.config_dict())
+            return from_dict(content)
         except UsageError as error:
             raise MmctlError(f"{self.path / 'config.yaml'}: {error}") from None
 

@@ -19,7 +19,15 @@ _SEED = re.compile(r"seed(-?\d+)")
 
 def runs_root(option: str | Path | None = None) -> Path:
     """Absolute folder of all runs: the `--runs` option, else MMCTL_RUNS, else ./runs. It need not exist."""
-    return Path(option or os.environ.get("MMCTL_RUNS") or "runs").expanduser().absolute()
+    return _absolute(str(option or os.environ.get("MMCTL_RUNS") or "runs"))
+
+
+def _absolute(text: str) -> Path:
+    """UsageError for the `~name` of nobody, and for `~` where no home is known."""
+    try:
+        return Path(text).expanduser().absolute()
+    except (RuntimeError, OSError, ValueError) as error:
+        raise UsageError(f'"{text}": {str(error).rstrip(".").lower()}') from None
 
 
 def safe_name(name: str) -> str:
@@ -87,7 +95,7 @@ def find(root: Path, text: str) -> Place:
     wanted = text.strip().rstrip("/")
     if not wanted:
         raise UsageError("an empty run name; expected a name, an identity or a folder")
-    for path in (Path(wanted).expanduser().absolute(), root / wanted):
+    for path in (_absolute(wanted), root / wanted):
         if path.is_dir() and path != root:
             if place := Place.of(path):
                 return place

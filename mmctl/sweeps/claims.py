@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +81,14 @@ def unit_of(metric: str) -> str:
     return "exponent" if "alpha" in metric else ""
 
 
+def suite_of(metric: str) -> str | None:
+    """The suite a score `<task>/<score>@<length>x` is measured in; None for a number of training."""
+    from mmctl.data import TASKS, task_class
+
+    task = metric.partition("/")[0]
+    return task_class(task).dimension if task in TASKS else None
+
+
 def read_claim(parent: Section, key: str, value: Any, arms: list[str]) -> Claim:
     """A `claims` entry of a matrix whose arms are `arms`, strictly."""
     part = reading.section(parent, key, value)
@@ -98,6 +107,9 @@ def read_claim(parent: Section, key: str, value: Any, arms: list[str]) -> Claim:
         stand_in=part.take("stand_in", reading.text, None),
     )
     part.done()
+    if claim.suite is not None and claim.suite != suite_of(claim.metric):
+        where = f"of suite {suite_of(claim.metric)}" if suite_of(claim.metric) else "of training, in no suite"
+        part.fail("suite", f'"{claim.suite}": {claim.metric} is {where}')
     if expected == "range":
         if claim.range is None:
             part.fail("range", "is missing: expected [low, high]")
@@ -150,6 +162,10 @@ def _metric(section: Section, key: str, value: Any) -> str:
     if metric in RESULT_METRICS or (metric.startswith("diagnostics:") and len(metric) > len("diagnostics:")):
         return metric
     task, slash, score = metric.partition("/")
+    if slash and task in TASKS and not re.fullmatch(r"[a-z0-9-]+@[1-9][0-9]*x", score):
+        section.fail(
+            key, f'"{metric}": expected {task}/<score>@<multiple of the training length>x, such as {task}/loss@1x'
+        )
     if slash and score and task in {*TASKS, "train_loss"}:
         return metric
     examples = [*RESULT_METRICS, "diagnostics:bandwidth/alpha/long-term", *(f"{t}/accuracy@1x" for t in sorted(TASKS))]

@@ -47,7 +47,7 @@ def parse_seeds(text: str | None) -> tuple[int, ...] | None:
     listed = len(words) > 1
     if listed and words[-1] == "":
         words.pop()
-    if not words or not all(w.isdigit() and len(w) <= 9 for w in words):
+    if not words or not all(w.isascii() and w.isdigit() and len(w) <= 9 for w in words):
         raise UsageError(f'--seeds "{text}": expected a number of seeds (5) or seeds by name (0,1,4)')
     numbers = [int(w) for w in words]
     if not listed:

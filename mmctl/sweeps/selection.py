@@ -17,6 +17,10 @@ def select(matrices: Sequence[Matrix], only: Sequence[str], skip: Sequence[str])
     of that name) or an axis value (`model.bandwidth=constant`, or its last part: `bandwidth=constant`). Comma-separated
     lists are allowed. A selector that matches nothing is a usage error with the nearest that would.
     """
+    for option, texts in (("--only", only), ("--skip", skip)):
+        for text in texts:
+            if not all(word.strip() for word in text.split(",")):
+                raise UsageError(f'{option} "{text}": expected ablations, arms or axis values, separated by commas')
     wanted, unwanted = _split(only), _split(skip)
     for option, selectors in (("--only", wanted), ("--skip", unwanted)):
         for selector in selectors:

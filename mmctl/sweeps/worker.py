@@ -23,11 +23,14 @@ from pathlib import Path
 from typing import Any
 
 PROGRESS_EVERY_SECONDS = 0.25
+NOTICE_SECONDS = 1.0
+"""Within this a parent that closed the channel is known to be dead, if it is."""
 
 
 class Worker:
-    def __init__(self, channel: socket.socket, execute: str, evaluate: str) -> None:
+    def __init__(self, channel: socket.socket, parent: int, execute: str, evaluate: str) -> None:
         self.channel = channel
+        self.parent = parent
         self.targets = {"train": execute, "evaluate": evaluate}
         self.jobs: queue.Queue[dict[str, Any]] = queue.Queue()
         self.busy = self.stopping = False
@@ -120,14 +123,20 @@ class Worker:
         with self.channel.makefile("rb") as lines:
             for line in lines:
                 self.jobs.put(json.loads(line))
-        # End of file: the parent closed the channel or died.
+        # End of file: the parent closed the channel or died. A second signal would cut short the saving that a first one
+        # began, and of a death the kernel tells too (die_with_parent), a moment after the channel does.
+        deadline = time.monotonic() + NOTICE_SECONDS
+        while self.busy and sys.platform == "linux" and time.monotonic() < deadline:
+            if os.getppid() != self.parent:
+                return
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _stop(self, number: int, _frame: Any) -> None:
         if not self.busy:
             os._exit(0)
-        # Outside the training loop, which has handlers of its own that save first. A dying parent is told twice (by the
-        # kernel and by the channel): the second must not interrupt the saving that the first began.
+        # Outside the training loop, which has handlers of its own that save first. One that is told twice must not have the
+        # saving interrupted that the first began.
         if not self.stopping:
             self.stopping = True
             raise KeyboardInterrupt
@@ -177,7 +186,7 @@ def main(arguments: list[str]) -> None:
     descriptor, parent, execute, evaluate = arguments
     faulthandler.enable()
     die_with_parent(int(parent))
-    Worker(socket.socket(fileno=int(descriptor)), execute, evaluate).serve()
+    Worker(socket.socket(fileno=int(descriptor)), int(parent), execute, evaluate).serve()
 
 
 if __name__ == "__main__":

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from mmctl.models.config import expect, one_of
+
+MOST_THREADS = 1024
+"""Threads beyond which torch would fail, or take the machine down, instead of saying what is wrong."""
 
 
 @dataclass
@@ -43,11 +47,27 @@ class TrainingConfig:
             expect(
                 getattr(self, key) >= 1, f"training.{key}={getattr(self, key)}: expected a whole number of at least 1"
             )
-        for key in ("warmup", "evaluate_every", "weight_decay", "clip", "final_fraction"):
-            expect(getattr(self, key) >= 0, f"training.{key}={getattr(self, key)}: expected at least 0")
+        expect(
+            self.threads <= MOST_THREADS,
+            f"training.threads={self.threads}: expected at least 1 and at most {MOST_THREADS}",
+        )
+        for key in ("warmup", "evaluate_every"):
+            expect(
+                getattr(self, key) >= 0, f"training.{key}={getattr(self, key)}: expected a whole number of at least 0"
+            )
+        for key in ("weight_decay", "clip"):
+            value = getattr(self, key)
+            expect(0 <= value < math.inf, f"training.{key}={value}: expected a finite number of at least 0")
+        expect(
+            0 <= self.final_fraction <= 1,
+            f"training.final_fraction={self.final_fraction}: expected a number in [0, 1]",
+        )
         for key in ("beta1", "beta2"):
             expect(0 <= getattr(self, key) < 1, f"training.{key}={getattr(self, key)}: expected a number in [0, 1)")
-        expect(self.learning_rate > 0, f"training.learning_rate={self.learning_rate}: expected more than 0")
+        expect(
+            0 < self.learning_rate < math.inf,
+            f"training.learning_rate={self.learning_rate}: expected a finite number above 0",
+        )
         one_of("training.precision", self.precision, ("auto", "float32", "bf16"))
 
     def resolve(self, device: str, width: int) -> None:

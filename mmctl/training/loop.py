@@ -40,6 +40,14 @@ class Interrupted(Exception):
         self.signal = number
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal that ends the work at once, without saving first: outside the loop, or a second one. `signal` is its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.signal = number
+
+
 class Diverged(Exception):
     """The loss or the gradient stopped being finite at `step`."""
 
@@ -139,7 +147,7 @@ def signals() -> Iterator[list[int]]:
 
     def note(number: int, _: Any) -> None:
         if received:
-            raise KeyboardInterrupt
+            raise Stopped(number)
         received.append(number)
 
     before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -228,7 +236,9 @@ def train(
                     row |= held_out_losses(model, mixture, device, t.precision)
                 hooks.metrics(step, row)
                 window.clear()
-            if received or last or step % config.operation.checkpoint_every == 0:
+            # Read once: a signal that comes after the saving is for the next step, which saves again.
+            stopped_by = received[0] if received else None
+            if stopped_by or last or step % config.operation.checkpoint_every == 0:
                 hooks.checkpoint(step, payload(step))
             speed = (step - start) / (time.perf_counter() - began)
             hooks.listener(
@@ -236,8 +246,8 @@ def train(
                     hooks.run, "training", step, t.steps, loss, speed * batch.tokens.size, (t.steps - step) / speed
                 )
             )
-            if received and not last:
-                raise Interrupted(received[0])
+            if stopped_by and not last:
+                raise Interrupted(stopped_by)
     model.eval()
     means = tail.means()
     result = {"train_loss": means.pop("loss"), "train_gradient_norm": means.pop("gradient_norm")}

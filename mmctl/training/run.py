@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmctl.config import Config, identity
+from mmctl.config import DEVICE, Config, identity
 from mmctl.errors import EXIT_DONE, EXIT_FAILED, MmctlError, UsageError
 from mmctl.runs import RunFolder
 from mmctl.training.progress import Listener, Progress, silent
@@ -35,6 +38,8 @@ def pick_device(wanted: str) -> str:
     """cpu or cuda:N for operation.device. UsageError when that device is not there."""
     import torch
 
+    if not DEVICE.fullmatch(wanted):
+        raise UsageError(f'operation.device="{wanted}": expected auto, cpu, cuda or cuda:N')
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if wanted.startswith("cuda"):
@@ -47,14 +52,29 @@ def pick_device(wanted: str) -> str:
 
 
 def load_model(run: RunFolder, device: str = "cpu", step: int | None = None) -> tuple[Model, Config]:
-    """The model of a run's checkpoint (the last good one), in evaluation mode. MmctlError when there is none."""
+    """`load_trained` for those who need not know the step."""
+    return load_trained(run, device, step)[:2]
+
+
+def load_trained(run: RunFolder, device: str = "cpu", step: int | None = None) -> tuple[Model, Config, int]:
+    """The model of a run's checkpoint, in evaluation mode, its configuration, and the checkpoint's step.
+
+    step None: the last good one; of a finished run the last step's and no other, since its scores stand for the whole
+    training. MmctlError when there is none, or when it does not fit the configuration.
+    """
     from mmctl import models
 
     config = run.config()
+    if step is None and run.finished:
+        step = run.result().get("steps")
     payload = run.load_checkpoint(step, map_location=device)
     model = models.build(config).to(device)
-    model.load_state_dict(payload["tensors"]["model"])
-    return model.eval(), config
+    try:
+        model.load_state_dict(payload["tensors"]["model"])
+    except (KeyError, RuntimeError) as error:
+        first = str(error).splitlines()[0].rstrip(":")
+        raise MmctlError(f"{run.path}: its checkpoint and its config.yaml do not belong together ({first})") from None
+    return model.eval(), config, payload["step"]
 
 
 def execute(
@@ -72,8 +92,9 @@ def execute(
     if run is not None and run.finished and not _missing_suites(run, config):
         return Outcome("finished", run.path, skipped=True)
     device = pick_device(config.operation.device)
-    run = run or RunFolder.create(root, config, overrides)
-    with run.lock():
+    _check_memory(config)
+    run = run or _create(root, config, overrides)
+    with run.lock(), _terminable():
         if run.finished:
             if not _missing_suites(run, config):
                 return Outcome("finished", run.path, skipped=True)
@@ -82,6 +103,52 @@ def execute(
             )
         mirror = _mirror(run, config, parent_run_id, tags)
         return _guarded(run, config, lambda: _train(run, config, device, listener, mirror), mirror)
+
+
+def _create(root: Path, config: Config, overrides: Sequence[str]) -> RunFolder:
+    """A new run, or the one that another command has made this very moment: its lock then says who has it."""
+    try:
+        return RunFolder.create(root, config, overrides)
+    except MmctlError:
+        run = RunFolder.locate(root, config)
+        if run is None:
+            raise
+        return run
+
+
+def _check_memory(config: Config) -> None:
+    """UsageError for a model or a step's tokens that this machine's memory can never hold, before anything is made."""
+    from mmctl.models import flops
+    from mmctl.runs.preflight import memory, size
+
+    have = memory()
+    parameters = flops.parameters(config.model, config.data.vocabulary)
+    tokens = config.data.batch * config.data.length
+    for need, what in (
+        (4 * parameters, f"model: {parameters:,} parameters need"),
+        (16 * tokens, f"data.batch={config.data.batch}, data.length={config.data.length}: a step's tokens need"),
+    ):
+        if have is not None and need > have:
+            raise UsageError(f"{what} {size(need)}, this machine has {size(have)} of memory")
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM raises `Stopped` where nobody handles it, as SIGINT raises KeyboardInterrupt: the state gets recorded."""
+    from mmctl.training.loop import Stopped
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def stop(number: int, _: Any) -> None:
+        raise Stopped(number)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _mirror(run: RunFolder, config: Config, parent_run_id: str | None, tags: dict[str, str] | None) -> Mirror | None:
@@ -101,8 +168,9 @@ def _guarded(run: RunFolder, config: Config, work: Any, mirror: Mirror | None = 
         state, reason, code = "finished", None, EXIT_DONE
     except Interrupted as stop:
         state, reason, code = "interrupted", str(stop), 128 + stop.signal
-    except KeyboardInterrupt:
-        state, reason, code = "interrupted", "stopped before the step was saved", 130
+    except KeyboardInterrupt as stop:
+        number = getattr(stop, "signal", signal.SIGINT)
+        state, reason, code = "interrupted", f"{signal.Signals(number).name}, after the last checkpoint", 128 + number
     except Diverged as error:
         state, reason, code = "diverged", str(error), EXIT_FAILED
     except (MmctlError, OSError) as error:
@@ -122,6 +190,7 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener, mirr
     import torch
 
     from mmctl import models
+    from mmctl.data import fingerprint
     from mmctl.models import flops
     from mmctl.runs.preflight import check
     from mmctl.training import loop
@@ -141,6 +210,8 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener, mirr
         print(f"{run.label}: resuming from step {resume['state']['step']}", file=sys.stderr)
     else:
         run.truncate_metrics(0)
+    if "corpora" not in run.provenance():
+        run.add_provenance(corpora=fingerprint(config.data))
     run.set_state("running", device=device)
 
     def metrics(step: int, values: dict[str, float]) -> None:
@@ -149,7 +220,10 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener, mirr
         if mirror is not None:
             mirror.log(step, values)
 
-    hooks = loop.Hooks(metrics, run.save_checkpoint, listener, run.label)
+    def checkpoint(step: int, payload: dict[str, Any]) -> None:
+        run.save_checkpoint(step, payload, keep=config.operation.keep)  # what is asked for now, not when it was made
+
+    hooks = loop.Hooks(metrics, checkpoint, listener, run.label)
     outcome = loop.train(model, config, place, hooks, resume, executed)
     interrupted = outcome.pop("interrupted")
     result = {

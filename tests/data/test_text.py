@@ -158,6 +158,7 @@ def test_text_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
 
     assert "no such file or folder" in refused(tmp_path / "nowhere")
     assert "\\x00" in refused("a\0b") or "null" in refused("a\0b")
+    assert "cannot be looked up" in refused("~nobody-of-that-name/corpus.txt")
     assert "is empty" in refused(write("empty.txt", b""))
     assert "is empty" in refused(write("blank.txt", b" \n\n"))
     assert "binary" in refused(write("x.bin", b"\x7fELF\0\0\1" * 99))

@@ -189,3 +189,92 @@ def test_a_run_in_progress_is_left_to_its_own_mirror(root: Path, monkeypatch: py
     config.operation.mlflow = True
     monkeypatch.setattr(folder.__class__, "state", lambda self: "running")
     mirror(folder, config)
+
+
+def test_m_that_leaves_nothing_to_read_is_no_score(root: Path) -> None:
+    length = with_overrides_length(root)
+    evaluations = json.loads(run("tiny", "--runs", root, "-s", "in-context", f"m={length}", "--json").stdout)
+    scores, skipped = evaluations[0]["scores"], evaluations[0]["skipped"]
+    assert "nothing to read" in skipped["icl@1x"]
+    assert scores
+    assert not any(name.endswith("@1x") for name in scores)
+    failed = run("tiny", "--runs", root, "-s", "in-context", "m=1000000", code=1)
+    assert isinstance(failed.exception, MmctlError)
+    assert "nothing could be measured" in str(failed.exception)
+    assert "in-context+m=1000000" not in files(root, "tiny")
+
+
+def with_overrides_length(root: Path) -> int:
+    from mmctl.runs import RunFolder
+
+    return RunFolder.find(root, "tiny").config().data.length
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:²", "cuda:99", "cuda:-1", ""])
+def test_a_device_that_is_not_there_is_not_called_a_damaged_checkpoint(root: Path, device: str) -> None:
+    failed = run("tiny", "--runs", root, "--device", device, code=1)
+    assert isinstance(failed.exception, UsageError)
+    assert f'operation.device="{device}"' in str(failed.exception)
+
+
+def test_a_finished_run_is_never_measured_on_an_earlier_checkpoint(root: Path, tmp_path: Path) -> None:
+    import shutil
+
+    from mmctl.runs import RunFolder
+
+    source = RunFolder.find(root, "tiny").path
+    copy = tmp_path / source.parent.name / "seed0"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("eval"))
+    (copy / "eval").mkdir()
+    folder = RunFolder.open(copy)
+    payload = folder.load_checkpoint(3)
+    folder.save_checkpoint(4, payload | {"step": 4}, keep=2)
+    folder.write_result({"train_loss": 1.0, "steps": 4})
+    weights = copy / "checkpoints" / "step_4" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    failed = run(copy, code=1)
+    assert "step_4 is damaged" in str(failed.exception)
+    assert not list((copy / "eval").iterdir())
+    # One that is not finished is measured on what there is, and its file says which step that was.
+    (copy / "result.json").unlink()
+    evaluation = json.loads(run(copy, "-s", "in-context", "--json").stdout)[0]
+    assert evaluation["step"] == 3
+    assert [p.stem for p in (copy / "eval").iterdir()] == ["in-context+step=3"]
+
+
+def test_another_corpus_is_not_taken_for_held_out_text(tmp_path: Path) -> None:
+    from mmctl.training.run import execute
+
+    text = tmp_path / "corpus.txt"
+    text.write_text("".join(f"line {i} of the corpus\n" for i in range(2000)))
+    config = quick_config(
+        f"data.text={text}", "data.mixture={text: 1, facts: 1}", "model.layers=1", "training.steps=1",
+        "evaluation.examples=2", "evaluation.minimum_examples=2", "evaluation.lengths=[1]", "operation.mlflow=false",
+    )  # fmt: skip
+    outcome = execute(config, tmp_path / "runs")
+    assert outcome.state == "finished", outcome.reason
+    kept = (outcome.path / "eval" / "persistent.json").read_bytes()
+    text.write_text("".join(f"line {i} of another corpus\n" for i in range(2000)))
+    failed = run(outcome.path, code=1)
+    assert isinstance(failed.exception, MmctlError)
+    assert "not the one it was trained on" in str(failed.exception)
+    assert (outcome.path / "eval" / "persistent.json").read_bytes() == kept
+    run(outcome.path, "-s", "in-context", "evaluation.examples=3")
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_a_truncated_configuration_is_not_filled_up_with_defaults(root: Path, tmp_path: Path, cut: int) -> None:
+    import shutil
+
+    from mmctl.runs import RunFolder
+
+    source = RunFolder.find(root, "tiny").path
+    copy = tmp_path / source.parent.name / "seed0"
+    shutil.copytree(source, copy)
+    lines = (copy / "config.yaml").read_text().splitlines(keepends=True)
+    (copy / "config.yaml").write_text("".join(lines[: len(lines) * cut // 13]))
+    failed = run(copy, code=1)
+    assert isinstance(failed.exception, MmctlError)
+    assert "config.yaml" in str(failed.exception)

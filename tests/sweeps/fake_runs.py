@@ -1,7 +1,7 @@
 """Stands in for training in tests: `fake_runs:execute` writes in milliseconds what a run leaves behind, with known numbers.
 
 What a run does is read from the file MMCTL_FAKE names: {"<cell>/seed<k>": action}; actions: fail, raise, diverge, kill
-(once), hang. Every call is appended to `calls` beside that file.
+(once), hang, save. Every call is appended to `calls` beside that file.
 """
 
 from __future__ import annotations
@@ -118,6 +118,16 @@ def execute(
             except KeyboardInterrupt:
                 run.set_state("interrupted", "asked to")
                 return Outcome("interrupted", run.path, "asked to")
+        if action == "save":
+            from mmctl.training.loop import signals
+
+            with signals() as received:
+                (run.path / "hanging").touch()
+                while not received:
+                    time.sleep(0.01)
+                time.sleep(2)  # a checkpoint takes its time; a second signal would end it
+            run.set_state("interrupted", "saved")
+            return Outcome("interrupted", run.path, "saved")
         for suite in config.evaluation.suites:
             run.write_evaluation(
                 file_stem(suite), evaluation(config, suite, {"remove_long_term": False, "delay": None})

@@ -176,13 +176,13 @@ sys.exit(outcome.exit_code)
 """
 
 
-@pytest.fixture
-def parent(fakes, tmp_path, make_plan):
-    """A sweep in a process of its own, with both its runs under way."""
+@pytest.fixture(params=["hang", "save"])
+def parent(request, fakes, tmp_path, make_plan):
+    """A sweep in a process of its own, with both its runs under way; "save" takes signals as the training loop does."""
     from fake_runs import SMALL
 
     plan = make_plan(["long-term-mask"], seeds=[0])
-    fakes.actions({run.label: "hang" for run in plan.runs()})
+    fakes.actions({run.label: request.param for run in plan.runs()})
     root = tmp_path / "runs"
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(root), *SMALL],
@@ -192,7 +192,7 @@ def parent(fakes, tmp_path, make_plan):
     )
     wait_for(lambda: len(list(root.glob("*/seed0/hanging"))) == 2, 60)
     workers = [int(line.split()[2]) for line in fakes.calls_file.read_text().splitlines()]
-    yield process, workers, root
+    yield process, workers, root, {"hang": "asked to", "save": "saved"}[request.param]
     process.kill()
     process.wait()
 
@@ -213,18 +213,20 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_the_runs_save_and_sets_the_exit_code(parent, number: int, code: int) -> None:
-    process, workers, root = parent
+    process, workers, root, reason = parent
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == code
     assert "saving 2 running" in said
     assert all(gone(pid) for pid in workers)
-    assert {RunFolder.open(p.parent).state() for p in root.glob("*/seed0/hanging")} == {"interrupted"}
+    ended = [RunFolder.open(p.parent).status for p in root.glob("*/seed0/hanging")]
+    assert [(s["state"], s["reason"]) for s in ended] == [("interrupted", reason)] * 2
 
 
 def test_workers_do_not_outlive_a_killed_parent(parent) -> None:
-    process, workers, root = parent
+    process, workers, root, reason = parent
     process.kill()
     process.wait()
     wait_for(lambda: all(gone(pid) for pid in workers), 30)
-    assert {RunFolder.open(p.parent).state() for p in root.glob("*/seed0/hanging")} == {"interrupted"}
+    ended = [RunFolder.open(p.parent).status for p in root.glob("*/seed0/hanging")]
+    assert [(s["state"], s["reason"]) for s in ended] == [("interrupted", reason)] * 2

@@ -234,3 +234,20 @@ def test_shipped_matrices_compose_at_every_profile() -> None:
     for scale in profiles.PROFILES.values():
         plan = make_plan(matrix.find([]), scale, ["operation.mlflow=false"])
         assert len(plan.cells) == 8, scale.name
+
+
+@pytest.mark.parametrize("text", ["", ",", "0", "-1", "1.5", "x", "1,1", "²", "1,²", "٣", "1,,2", "99999999999"])
+def test_seeds_that_are_none_are_refused_in_one_line(text: str) -> None:
+    with pytest.raises(UsageError, match="--seeds") as error:
+        profiles.parse_seeds(text)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("selector", ["", ",", "constant,", ",constant", " "])
+def test_an_empty_selector_does_not_select_everything(selector: str) -> None:
+    from mmctl.sweeps.selection import select
+
+    with pytest.raises(UsageError, match="--only"):
+        select(matrix.find(["bandwidth"]), [selector], [])
+    with pytest.raises(UsageError, match="--skip"):
+        select(matrix.find(["bandwidth"]), [], [selector])

@@ -12,6 +12,7 @@ from tiny import tiny_overrides
 
 from mmctl import models
 from mmctl.config import Config, load
+from mmctl.errors import UsageError
 from mmctl.models.base import Model
 from mmctl.runs import RunFolder
 from mmctl.training.config import TrainingConfig
@@ -89,3 +90,63 @@ def test_divergence_is_recorded_with_its_step_and_makes_no_result(
     assert run.state() == "diverged"
     assert not run.finished
     assert math.isnan(float(run.metrics()[-1]["loss"]))
+
+
+def test_a_signal_between_saving_and_stopping_is_saved_first(tiny: Config) -> None:
+    import os
+    import signal
+
+    from mmctl.training.loop import Interrupted
+
+    tiny.operation.checkpoint_every = 1000
+    saved: list[int] = []
+
+    def listener(progress: object) -> None:
+        if progress.step == 4:  # type: ignore[attr-defined]
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    hooks = Hooks(checkpoint=lambda step, payload: saved.append(step), listener=listener)
+    with pytest.raises(Interrupted):
+        train(models.build(tiny), tiny, CPU, hooks)
+    assert saved == [5]
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_outside_the_loop_is_recorded_too(
+    tiny: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, code: int
+) -> None:
+    import os
+    import signal
+
+    def stopped(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), getattr(signal, number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mmctl.evaluation.evaluate", stopped)
+        outcome = execute(tiny, tmp_path)
+    assert (outcome.state, outcome.exit_code) == ("interrupted", code)
+    assert number in str(outcome.reason)
+    assert RunFolder.open(outcome.path).state() == "interrupted"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert execute(tiny, tmp_path).state == "finished"
+
+
+def test_keep_is_what_is_asked_for_now(tiny: Config, tmp_path: Path) -> None:
+    from mmctl.evaluation.suites import wanted_suites
+
+    assert wanted_suites(tiny)
+    run = RunFolder.create(tmp_path, tiny)
+    tiny.operation.keep = 4
+    assert execute(tiny, tmp_path).state == "finished"
+    assert run.checkpoint_steps() == [3, 6, 9, 12]
+
+
+@pytest.mark.parametrize(
+    "word", ["model.layers=100000000000000000000", "data.batch=100000000000", "model.ffn_width=10000000000000"]
+)
+def test_what_no_memory_can_hold_is_refused_and_leaves_nothing(tmp_path: Path, word: str) -> None:
+    key = word.partition("=")[0]
+    config = load("smoke", [w for w in tiny_overrides() if not w.startswith(key + "=")] + [word])
+    with pytest.raises(UsageError, match="memory"):
+        execute(config, tmp_path)
+    assert not list(tmp_path.iterdir())

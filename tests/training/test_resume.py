@@ -115,3 +115,14 @@ def test_other_evaluation_settings_evaluate_again_but_do_not_train_again(tmp_pat
     assert (run.path / "result.json").read_bytes() == trained
     scores = json.loads((run.path / "eval" / "new-knowledge.json").read_text())["scores"]
     assert {s["n"] for s in scores.values()} == {6}
+
+
+def test_two_at_once_train_once_and_the_other_is_told(tmp_path: Path) -> None:
+    processes = [start(tmp_path) for _ in range(3)]
+    outcomes = [(process.communicate(timeout=120)[1], process.returncode) for process in processes]
+    assert [code for _, code in outcomes].count(0) >= 1, outcomes
+    for errors, code in outcomes:
+        assert code in (0, 1)
+        assert "Traceback" not in errors
+        assert code == 0 or "is in use by" in errors
+    assert only_run(tmp_path).state() == "finished"
