@@ -42,9 +42,8 @@ def tile_offsets(
     stride_t, stride_d, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
 ):  # -> (BLOCK, PADDED) int64
     """Offsets of BLOCK rows from the first; loop-invariant, so the loop only moves a scalar base."""
-    steps = tl.arange(0, BLOCK).to(tl.int64)
     columns = tl.arange(0, PADDED).to(tl.int64)
-    return steps[:, None] * stride_t + columns[None, :] * stride_d
+    return columns[None, :] * stride_d
 
 
 @triton.jit
@@ -60,7 +59,8 @@ def load_tile(
     EDGE: tl.constexpr,
 ):  # -> (BLOCK, PADDED)
     """Rows start .. start+BLOCK-1 of a (limit, WIDTH) matrix, 0 outside it; ``EDGE``: rows may pass ``limit``."""
-    pointers = base + start.to(tl.int64) * stride_t + offsets
+    rows = start + tl.arange(0, BLOCK)
+    pointers = base + rows.to(tl.int64)[:, None] * stride_t + offsets
     if EDGE:
         inside = (start + tl.arange(0, BLOCK) < limit)[:, None]
         if WIDTH < PADDED:
@@ -302,13 +302,13 @@ def pull_query(
     s = q . k before the bandwidth, p the weights, ds = p (dp - delta).
     """
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    grad_weights = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
     weights = tl.exp2(scores * beta2[:, None] - log_sum[:, None])
     if EDGE:
         pairs = start + tl.arange(0, BN)
         visible = (pairs[None, :] >= first[:, None]) & (pairs[None, :] < end[:, None])
         weights = tl.where(visible, weights, 0.0)
     mean += tl.sum(weights * scores, 1)
-    grad_weights = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
     grad_scores = weights * (grad_weights - delta[:, None])
     slope += tl.sum(grad_scores * scores, 1)
     excess += tl.sum(grad_scores, 1)

@@ -12,6 +12,10 @@ from .triton_tiles import MAX_WIDTH
 
 TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
+INTERPRETER_CAPABILITY = 86
+assumed_capability: int | None = None
+"""Stands in for the device's compute capability while kernels are compiled without one (`inspect`)."""
+
 
 @functools.cache
 def triton_installed() -> bool:
@@ -26,8 +30,10 @@ def interpreted() -> bool:
 
 def capability(device: torch.device) -> int:
     """Compute capability as one number, for instance 90; that of a consumer card for the interpreter."""
+    if assumed_capability is not None:
+        return assumed_capability
     if device.type != "cuda":
-        return 86
+        return INTERPRETER_CAPABILITY
     return _capability(device.index if device.index is not None else torch.cuda.current_device())
 
 

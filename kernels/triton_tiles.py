@@ -4,12 +4,12 @@ Nothing is tuned at run time: a tile that changed from run to run would change t
 is, in this order: the shared memory of the architecture, the registers (255 a thread; `mmctl.kernels.inspect` fails on
 a single spilled byte), and the shape of the tensor-core instructions.
 
-- sm_90 multiplies 64 rows per group of four warps straight from shared memory: 8 warps, 128 rows of the resident side.
-- sm_80 has 163 KiB of shared memory, the consumer cards (sm_86, 89, 120) 99 KiB: the same register tiles with fewer
-  stages of the pipeline, then smaller tiles.
-- sm_100 keeps accumulators outside the registers (tensor memory).
+- sm_90 multiplies 64 rows per group of four warps: 8 warps for 128 rows of the side that stays, 4 for 64.
+- sm_80 and the consumer cards (sm_86, 89, 120) hold operands and accumulators in registers: narrower tiles. sm_100
+  keeps accumulators in tensor memory instead, so the widest tiles fit.
 - float32 multiplies on the plain cores ("ieee", no TF32), whose operands all sit in registers: 32 x 32 tiles, or less.
-- The short-term memory computes tiles of BM reads x (h + BM) pairs for h useful ones: small BM waste less.
+- The short-term memory computes tiles of BM reads x (h + BM) pairs for h useful ones: half the rows waste half of that,
+  at the same work per warp.
 """
 
 from __future__ import annotations
@@ -52,28 +52,61 @@ def padded(width: int) -> int:
 
 KERNELS = ("forward", "query_gradient", "pair_gradient")
 
-# (kernel, architectures, padded width, windowed) -> tile, for 16-bit inputs.
-_HALF: dict[str, dict[int, dict[int, Tile]]] = {
+# For 16-bit inputs: kernel -> instruction set -> padded width -> (long-term tile, short-term tile).
+# "mma": sm_80, 86, 89 and 120; its tiles fit the smallest shared memory of the four, for the registers bind first.
+_HALF: dict[str, dict[str, dict[int, tuple[Tile, Tile]]]] = {
     "forward": {
-        80: {64: Tile(128, 64, 4, 3), 128: Tile(128, 64, 8, 3)},
-        86: {64: Tile(128, 64, 4, 2), 128: Tile(64, 64, 4, 2)},
-        90: {64: Tile(128, 64, 4, 3), 128: Tile(128, 64, 8, 3)},
-        100: {64: Tile(128, 64, 4, 3), 128: Tile(128, 64, 8, 3)},
+        "mma": {
+            64: (Tile(128, 32, 4, 2), Tile(64, 64, 4, 2)),
+            128: (Tile(128, 32, 8, 3), Tile(64, 32, 4, 2)),
+        },
+        "wgmma": {
+            64: (Tile(128, 64, 4, 3), Tile(64, 64, 4, 3)),
+            128: (Tile(128, 64, 8, 3), Tile(64, 64, 4, 3)),
+        },
+        "tcgen05": {
+            64: (Tile(128, 64, 4, 3), Tile(128, 64, 4, 3)),
+            128: (Tile(128, 64, 8, 3), Tile(128, 64, 8, 3)),
+        },
     },
     "query_gradient": {
-        80: {64: Tile(128, 64, 8, 2), 128: Tile(64, 64, 4, 2)},
-        86: {64: Tile(64, 64, 4, 2), 128: Tile(64, 32, 4, 2)},
-        90: {64: Tile(128, 64, 8, 2), 128: Tile(128, 64, 8, 2)},
-        100: {64: Tile(128, 64, 8, 2), 128: Tile(128, 64, 8, 2)},
+        "mma": {
+            64: (Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
+            128: (Tile(64, 32, 4, 2), Tile(64, 32, 4, 2)),
+        },
+        # At width 128, BN = 64 spills 8-20 bytes.
+        "wgmma": {
+            64: (Tile(128, 64, 8, 2), Tile(64, 64, 4, 2)),
+            128: (Tile(128, 32, 8, 2), Tile(64, 32, 4, 2)),
+        },
+        "tcgen05": {
+            64: (Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
+            128: (Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
+        },
     },
     "pair_gradient": {
-        80: {64: Tile(64, 64, 4, 2), 128: Tile(32, 64, 4, 2)},
-        86: {64: Tile(64, 64, 4, 2), 128: Tile(32, 64, 4, 2)},
-        90: {64: Tile(64, 128, 8, 2), 128: Tile(32, 128, 8, 2)},
-        100: {64: Tile(64, 128, 8, 2), 128: Tile(32, 128, 8, 2)},
+        "mma": {
+            64: (Tile(64, 128, 8, 2), Tile(64, 64, 4, 2)),
+            128: (Tile(64, 64, 8, 2), Tile(64, 64, 8, 2)),
+        },
+        # At width 128, BM = 64 spills 80-150 bytes: two accumulators of 128 columns.
+        "wgmma": {
+            64: (Tile(64, 128, 8, 2), Tile(64, 64, 4, 2)),
+            128: (Tile(32, 128, 8, 2), Tile(32, 128, 8, 2)),
+        },
+        "tcgen05": {
+            64: (Tile(64, 128, 8, 2), Tile(64, 128, 8, 2)),
+            128: (Tile(64, 128, 8, 2), Tile(64, 128, 8, 2)),
+        },
     },
 }
-_FULL = {64: Tile(32, 32, 4, 1), 128: Tile(32, 32, 8, 1)}
+# For float32, every architecture.
+_FULL = {
+    "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
+    "query_gradient": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
+    "pair_gradient": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
+}
+_INSTRUCTIONS = {80: "mma", 86: "mma", 89: "mma", 90: "wgmma", 100: "tcgen05", 120: "mma"}
 
 
 def attention_tile(kernel: str, capability: int, itemsize: int, width: int, windowed: bool) -> Tile:
@@ -88,7 +121,5 @@ def attention_tile(kernel: str, capability: int, itemsize: int, width: int, wind
     """
     size = 64 if padded(width) <= 64 else 128
     if itemsize == 4:
-        return _FULL[size]
-    arch = family(capability)
-    arch = 86 if arch in (86, 89, 120) else arch
-    return _HALF[kernel][arch][size]
+        return _FULL[kernel][size]
+    return _HALF[kernel][_INSTRUCTIONS[family(capability)]][size][windowed]
