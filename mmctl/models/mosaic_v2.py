@@ -154,9 +154,8 @@ class AssociativeMemories(nn.Module):
             outputs.append(
                 memory_attention(keys[:, part], values[:, part], bandwidth, documents=context["documents"], **reach)
             )
-        read = torch.stack(outputs, dim=1)  # (B, M, H, T, D)
-        b, m, _, t, width = read.shape
-        return self.output(read.permute(0, 3, 1, 2, 4).reshape(b, t, m * h * width))
+        # Reads come laid out as (B, T, H, D), so this copies each of them once.
+        return self.output(torch.cat([read.transpose(1, 2).flatten(2) for read in outputs], dim=-1))
 
     def last_query_weights(self, x: Tensor, context: dict[str, Any]) -> dict[str, Tensor]:
         keys, _ = self.extract(x, None)
