@@ -24,7 +24,7 @@ from mmctl.errors import UsageError, nearest
 SCHEMA = 1
 """Version of the configuration's meaning; a change of meaning without a change of keys must raise it."""
 
-NOT_IDENTITY = ("name", "seed", "operation.", "evaluation.")
+NOT_IDENTITY = ("name", "seed", "operation.", "evaluation.", "training.evaluate_every")
 """Keys (or prefixes) that cannot change what is trained; a run's folder is found without them."""
 
 FREE = ("data.mixture", "data.loss_weights")

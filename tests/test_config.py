@@ -129,7 +129,14 @@ def test_round_trip_through_plain_dict() -> None:
 def test_identity_ignores_what_cannot_change_a_result_and_nothing_else() -> None:
     base = load("smoke")
     reference = identity(base)
-    for override in ("seed=3", "name=other", "operation.log_every=1", "operation.keep=9", "evaluation.examples=7"):
+    for override in (
+        "seed=3",
+        "name=other",
+        "operation.log_every=1",
+        "operation.keep=9",
+        "evaluation.examples=7",
+        "training.evaluate_every=5",
+    ):
         assert identity(load("smoke", [override])) == reference, override
     changes = ["training.steps=3", "training.threads=2", "model.bandwidth=constant", "data.tasks.recall.seed=1"]
     changes = [c for c in changes if c.partition("=")[0] in flat(base)]

@@ -7,10 +7,14 @@ import io
 import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import typer
 
 from mmctl.errors import EXIT_FAILED, EXIT_SIGINT, MmctlError
+
+# Typer carries its own copy of click from 0.29 on; its base error is reached through what Typer exports.
+CLICK_ERROR: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 app = typer.Typer(
     name="mmctl",
@@ -67,11 +71,17 @@ def main() -> None:
     _register()
     try:
         try:
-            app()
+            code = app(standalone_mode=False)  # so that a wrong option, too, ends in one line of ours
         finally:
             sys.stdout.flush()  # here, where what goes wrong can still be said
     except MmctlError as error:
         print(f"mmctl: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except CLICK_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+        else:
+            print(f"mmctl: {' '.join(error.format_message().split())}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("mmctl: interrupted", file=sys.stderr)
@@ -86,6 +96,8 @@ def main() -> None:
         what = "not enough memory: " if isinstance(error, MemoryError) else ""
         print(f"mmctl: {what}{first}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
+    if isinstance(code, int) and code:
+        sys.exit(code)
 
 
 def _drop_stdout() -> None:

@@ -6,9 +6,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,6 @@ class Outcome:
     reason: str | None = None
     skipped: bool = False
     exit_code: int = EXIT_DONE
-    warnings: list[str] = field(default_factory=list)
 
 
 def pick_device(wanted: str) -> str:
@@ -86,7 +86,7 @@ def execute(
     listener: Listener = silent,
     tags: dict[str, str] | None = None,
 ) -> Outcome:
-    """Do what is missing of this run, and say how it ended. Only usage errors are raised."""
+    """Do what is missing of this run, and say how it ended. Raised are usage errors, and Locked when another process has it."""
     config.validate()
     run = RunFolder.locate(root, config)
     if run is not None and run.finished and not _missing_suites(run, config):
@@ -98,11 +98,10 @@ def execute(
         if run.finished:
             if not _missing_suites(run, config):
                 return Outcome("finished", run.path, skipped=True)
-            return _guarded(
-                run, config, lambda: _evaluate(run, config, device, listener, _mirror(run, config, None, None))
-            )
-        mirror = _mirror(run, config, parent_run_id, tags)
-        return _guarded(run, config, lambda: _train(run, config, device, listener, mirror), mirror)
+            work = partial(_evaluate, run, config, device, listener)
+        else:
+            work = partial(_train, run, config, device, listener)
+        return _guarded(run, work, _mirror(run, config, parent_run_id, tags))
 
 
 def _create(root: Path, config: Config, overrides: Sequence[str]) -> RunFolder:
@@ -159,7 +158,7 @@ def _mirror(run: RunFolder, config: Config, parent_run_id: str | None, tags: dic
     return Mirror.start(run, parent_run_id=parent_run_id, tags=tags)
 
 
-def _guarded(run: RunFolder, config: Config, work: Any, mirror: Mirror | None = None) -> Outcome:
+def _guarded(run: RunFolder, work: Callable[[], None], mirror: Mirror | None) -> Outcome:
     """Turn every way of ending into a recorded state."""
     from mmctl.training.loop import Diverged, Interrupted
 
@@ -180,13 +179,16 @@ def _guarded(run: RunFolder, config: Config, work: Any, mirror: Mirror | None = 
         first = str(error).splitlines()[0] if str(error) else ""
         state, reason, code = "failed", f"{type(error).__name__}: {first}", EXIT_FAILED
         run.log(traceback.format_exc())
-    run.set_state(state, reason)
+    try:
+        run.set_state(state, reason)
+    except MmctlError as error:  # such as a full disk: what happened is still said, and the state will read "lost"
+        print(f"{run.label}: {state}, which cannot be recorded: {error}", file=sys.stderr)
     if mirror is not None:
         mirror.finish(state, reason)
     return Outcome(state, run.path, reason, exit_code=code)
 
 
-def _train(run: RunFolder, config: Config, device: str, listener: Listener, mirror: Mirror | None) -> None:
+def _train(run: RunFolder, config: Config, device: str, listener: Listener) -> None:
     import torch
 
     from mmctl import models
@@ -209,6 +211,8 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener, mirr
         run.truncate_metrics(resume["state"]["step"])
         print(f"{run.label}: resuming from step {resume['state']['step']}", file=sys.stderr)
     else:
+        if steps := run.checkpoint_steps():
+            print(f"{run.label}: no whole checkpoint (damaged: {steps}); starting from step 0", file=sys.stderr)
         run.truncate_metrics(0)
     if "corpora" not in run.provenance():
         run.add_provenance(corpora=fingerprint(config.data))
@@ -217,8 +221,6 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener, mirr
     def metrics(step: int, values: dict[str, float]) -> None:
         run.append_metrics(step, values)
         run.heartbeat(step)
-        if mirror is not None:
-            mirror.log(step, values)
 
     def checkpoint(step: int, payload: dict[str, Any]) -> None:
         run.save_checkpoint(step, payload, keep=config.operation.keep)  # what is asked for now, not when it was made
@@ -240,12 +242,8 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener, mirr
     if interrupted:
         # The last step is saved; the evaluations and result.json are made on the next start.
         raise loop.Interrupted(interrupted)
-    _evaluate(run, config, device, listener, mirror, model)
+    _evaluate(run, config, device, listener, model)
     run.write_result(result)
-    if mirror is not None:
-        scalars = {f"result/{k}": float(v) for k, v in result.items() if isinstance(v, int | float) and k != "seed"}
-        mirror.log(config.training.steps, scalars)
-        mirror.artifacts([run.path / "config.yaml", run.path / "result.json"])
 
 
 def _missing_suites(run: RunFolder, config: Config) -> list[str]:
@@ -258,9 +256,7 @@ def _missing_suites(run: RunFolder, config: Config) -> list[str]:
     ]
 
 
-def _evaluate(
-    run: RunFolder, config: Config, device: str, listener: Listener, mirror: Mirror | None, model: Model | None = None
-) -> None:
+def _evaluate(run: RunFolder, config: Config, device: str, listener: Listener, model: Model | None = None) -> None:
     """Evaluate the suites that are missing, or made with other settings, and record them."""
     import torch
 
@@ -274,9 +270,6 @@ def _evaluate(
         listener(Progress(run.label, f"evaluating {suite}", number, len(missing)))
         scores = evaluate(model, config, suite, device=device)
         run.write_evaluation(file_stem(suite, False, None), scores)
-        if mirror is not None:
-            values = {f"{suite}/{k}": s["value"] for k, s in scores["scores"].items()}
-            mirror.log(config.training.steps, values)
 
 
 def versions() -> dict[str, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from mmctl.kernels import attention_native, scan_native
-from mmctl.kernels.flops import key_scan_flops, memory_attention_flops, register_flop_formulas
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmctl import models
 from mmctl.config import Config, load
+from mmctl.kernels import attention_native, scan_native
+from mmctl.kernels.flops import key_scan_flops, memory_attention_flops, register_flop_formulas
 from mmctl.models import flops
 
 VARIANTS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+
 from mmctl.kernels import key_scan, memory_attention, value_extract
 
 

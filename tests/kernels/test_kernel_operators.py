@@ -10,6 +10,9 @@ import torch
 import torch.nn.functional as F
 from cases import bandwidth, documents, scan_inputs, unit_keys
 from closeness import assert_close
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.flop_counter import FlopCounterMode
+
 from mmctl.kernels import (
     key_scan,
     key_scan_flops,
@@ -21,8 +24,6 @@ from mmctl.kernels import (
 from mmctl.kernels.key_scan import key_scan_op
 from mmctl.kernels.memory_attention import memory_attention_op
 from mmctl.kernels.value_extract import value_extract_op
-from torch._dynamo.testing import CompileCounterWithBackend
-from torch.utils.flop_counter import FlopCounterMode
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -10,6 +10,7 @@ from cases import documents, scan, scan_inputs
 from closeness import TOLERANCE, assert_close
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mmctl.kernels import key_scan
 
 NAMES = ("keys", "sum", "dx", "dlog_gate", "dlog_decay", "dsum", "dmaximum")

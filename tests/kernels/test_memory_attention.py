@@ -10,6 +10,7 @@ from cases import bandwidth, documents, read, unit_keys
 from closeness import TOLERANCE, assert_close
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mmctl.kernels import memory_attention
 
 SPANS = [{"window": 1}, {"window": 7}, {"window": 64}, {"delay": 1}, {"delay": 23}, {"delay": 64}]

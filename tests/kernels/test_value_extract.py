@@ -6,6 +6,7 @@ import pytest
 import torch
 from cases import documents, extract, wide
 from closeness import TOLERANCE, assert_close
+
 from mmctl.kernels import value_extract
 
 

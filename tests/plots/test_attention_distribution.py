@@ -8,10 +8,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from mmctl.plots import attention_distribution as ad
-from mmctl.plots.attention_weights import held_out
 
 from mmctl.errors import UsageError
+from mmctl.plots import attention_distribution as ad
+from mmctl.plots.attention_weights import held_out
 from mmctl.runs import RunFolder
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 
 import pytest
-from mmctl.plots import flops_accuracy as fa
-from mmctl.plots import sources
 from scipy import stats
 
 from mmctl.errors import UsageError
 from mmctl.models.flops import flops_per_token
+from mmctl.plots import flops_accuracy as fa
+from mmctl.plots import sources
 from mmctl.runs import RunFolder
 
 

@@ -9,10 +9,10 @@ import sys
 
 import matplotlib
 import pytest
-from mmctl.plots import FIGURES, figure, style
 from PIL import Image
 
 from mmctl.errors import MmctlError
+from mmctl.plots import FIGURES, figure, style
 
 
 def drawn():

@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from cases import bandwidth, unit_keys
+
 from mmctl.kernels import memory_attention
 from mmctl.kernels.triton_tiles import KERNELS, SHARED_MEMORY, attention_tile, family, padded
 

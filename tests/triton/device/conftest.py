@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from mmctl.kernels.folding import Scratch
 from mmctl.kernels.triton_support import interpreted
 

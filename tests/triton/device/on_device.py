@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from closeness import TOLERANCE, assert_close
+
 from mmctl.kernels import memory_attention
 from mmctl.kernels.triton_support import interpreted
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from cases import bandwidth, documents, unit_keys
 from closeness import assert_close
-from mmctl.kernels import memory_attention
 from on_device import DEVICE, DTYPES, compare, interpreted, read
+
+from mmctl.kernels import memory_attention
 
 SPANS = [{"window": 1}, {"window": 7}, {"window": 64}, {"delay": 1}, {"delay": 23}, {"delay": 64}]
 BOTH = [{"window": 9}, {"delay": 9}]
