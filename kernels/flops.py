@@ -116,7 +116,7 @@ def register_flop_formulas() -> None:
     }
     for operator, formula in formulas.items():
         if operator not in flop_registry:
-            register_flop_formula(operator)(formula)
+            register_flop_formula(operator)(formula)  # type: ignore[arg-type]
 
 
 def _attention(keys: Any, values: Any, query: Any, span: Any, *, backward: bool) -> int:

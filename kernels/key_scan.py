@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 import torch
 
 from . import scan_native as native
@@ -12,6 +14,32 @@ from .reference import key_scan_reference
 from .tiles import padded_length
 
 State = tuple[torch.Tensor, torch.Tensor]
+
+
+@overload
+def key_scan(
+    x: torch.Tensor,
+    log_gate: torch.Tensor,
+    log_decay: torch.Tensor,
+    *,
+    documents: torch.Tensor | None = None,
+    state: State | None = None,
+    return_state: Literal[False] = False,
+    path: str = "auto",
+) -> torch.Tensor: ...
+
+
+@overload
+def key_scan(
+    x: torch.Tensor,
+    log_gate: torch.Tensor,
+    log_decay: torch.Tensor,
+    *,
+    documents: torch.Tensor | None = None,
+    state: State | None = None,
+    return_state: Literal[True],
+    path: str = "auto",
+) -> tuple[torch.Tensor, State]: ...
 
 
 def key_scan(
@@ -66,8 +94,8 @@ def key_scan(
     if choose_path(path, "key_scan", x) == "reference":
         keys, carried, maximum = key_scan_reference(x, log_gate, log_decay, documents=documents, state=state)
     else:
-        carried, maximum = (None, None) if state is None else state
-        keys, carried, maximum, *_ = key_scan_op(x, log_gate, log_decay, documents, carried, maximum)
+        before = (None, None) if state is None else state
+        keys, carried, maximum, *_ = key_scan_op(x, log_gate, log_decay, documents, *before)
     return (keys, (carried, maximum)) if return_state else keys
 
 

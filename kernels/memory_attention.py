@@ -160,7 +160,7 @@ def _(keys, values, beta0, beta1, alpha, documents, query, window, delay, query_
     batch, heads, length, _ = keys.shape
     rows = length if query is None else query.shape[2]
     out = keys.new_empty((batch, rows, heads, values.shape[-1])).transpose(1, 2)
-    shape = (batch, heads, 2, rows)
+    shape: tuple[int, ...] = (batch, heads, 2, rows)
     if implementation(path, keys, values) is native:
         shape = native.statistics_shape(keys, values, documents, query, delay)
     return out, folded_like(keys, shape, parameter_dtype(keys.dtype), head_major(keys))

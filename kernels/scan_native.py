@@ -196,7 +196,7 @@ def forward(
         group.unfold(inputs)[:, :, :length].copy_(group.of(x))
         inputs[:, length:] = 0
         y = group.unfold(weighted_prefix(group_rows, inputs, scratch)[:, :length])
-        if carried is not None:
+        if carried is not None and maximum is not None:
             weight = group.unfold(carried_weight(group_rows, group.fold(maximum), length, work))
             y.addcmul_(weight.unsqueeze(-1), group.of(carried).unsqueeze(2))
         group_norms = torch.linalg.vector_norm(y, dim=-1, out=group.of(norms))
@@ -256,7 +256,7 @@ def backward(
             grad.addcmul_(k, along, value=-1).mul_(inv)
         if grad_sum is not None:
             grad[:, :, -1].add_(group.of(grad_sum))
-        if carried is not None:
+        if carried is not None and maximum is not None:
             weight = carried_weight(group_rows, group.fold(maximum), length, work)
             through = group.unfold(torch.bmm(weight.unsqueeze(1), buffer[:, :length]).squeeze(1))
             group.of(grad_carried).copy_(through)

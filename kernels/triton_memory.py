@@ -216,5 +216,5 @@ def backward(
                 ADDED=query is None,
                 **meta(keys, values, tile, window, documents),
             )
-    parameters = (partials[:, :, part].sum((0, 2)) for part in range(3))
-    return grad_keys, grad_values, *parameters, grad_query
+    beta0, beta1, alpha = (partials[:, :, part].sum((0, 2)) for part in range(3))
+    return grad_keys, grad_values, beta0, beta1, alpha, grad_query
