@@ -47,6 +47,8 @@ def cases(archs: Iterable[int], dtypes: Iterable[str], widths: Iterable[int], qu
     for arch, dtype, width in itertools.product(archs, dtypes, widths):
         for span, documented in itertools.product(("long", "short"), (True,) if quick else (False, True)):
             yield Case("memory_attention", arch, dtype, width, span, documented)
+        for documented in (True,) if quick else (False, True):
+            yield Case("key_scan", arch, dtype, width, "-", documented)
 
 
 def attention_call(case: Case, delays: Iterable[int] = (64,)) -> Callable[[], None]:
@@ -69,16 +71,32 @@ def attention_call(case: Case, delays: Iterable[int] = (64,)) -> Callable[[], No
     return call
 
 
+def scan_call(case: Case) -> Callable[[], None]:
+    """Forward and backward of `key_scan`, with a carried state."""
+    from . import triton_key_scan
+
+    dtype, length, heads = DTYPES[case.dtype], 512, 2
+    x = torch.zeros(1, length, heads, case.width, dtype=dtype).transpose(1, 2)
+    gates = torch.zeros(1, length, heads).transpose(1, 2)
+    documents = torch.zeros(1, length, dtype=torch.int32) if case.documented else None
+    state = (torch.zeros(1, heads, case.width), torch.zeros(1, heads))
+
+    def call() -> None:
+        keys, total, _, tops, sums = triton_key_scan.forward(x, gates, gates, documents, *state)
+        triton_key_scan.backward(keys, total, x, gates, gates, documents, state[0], tops, sums)
+
+    return call
+
+
 def kernels_of(operation: str) -> list[Any]:
     """The compiled functions of an operation."""
-    from . import triton_attention
+    from . import triton_attention, triton_scan
 
-    modules = {"memory_attention": triton_attention}
-    module = modules[operation]
+    module = {"memory_attention": triton_attention, "key_scan": triton_scan}[operation]
     return [value for name, value in vars(module).items() if name.endswith("_kernel")]
 
 
-CALLS = {"memory_attention": attention_call}
+CALLS: dict[str, Callable[[Case], Callable[[], None]]] = {"memory_attention": attention_call, "key_scan": scan_call}
 
 
 def examine(case: Case) -> list[dict[str, Any]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Literal, overload
 
 import torch
 
 from . import scan_native as native
 from .checks import check_documents, check_float, check_parameter, check_tensor, parameter_dtype
-from .dispatch import choose_path
+from .dispatch import check_path, choose_path
 from .folding import folded_like
 from .reference import key_scan_reference
 from .tiles import padded_length
@@ -70,7 +71,8 @@ def key_scan(
         state: (sum (B, H, D), maximum (B, H)), dtype of log_gate, as returned by an earlier call: kbar before the
             first position is sum * exp(maximum). With documents, it belongs to the first position's document.
         return_state: return the state after the last position too.
-        path: "auto", "triton", "native" or "reference" (float64, dense, for tests).
+        path: "auto" (Triton on CUDA, native elsewhere), "triton", "native" or "reference" (float64, dense, for tests).
+            Triton takes widths up to 128 in float32, bfloat16 and float16.
 
     Returns:
         keys (B, H, T, D) in the dtype of x, or (keys, state).
@@ -91,11 +93,12 @@ def key_scan(
             raise ValueError("state: expected the pair (sum, maximum)")
         check_parameter("state: sum", state[0], (batch, heads, width), "x", x)
         check_parameter("state: maximum", state[1], (batch, heads), "x", x)
-    if choose_path(path, "key_scan", x) == "reference":
+    check_path(path)
+    if path == "reference":
         keys, carried, maximum = key_scan_reference(x, log_gate, log_decay, documents=documents, state=state)
     else:
         before = (None, None) if state is None else state
-        keys, carried, maximum, *_ = key_scan_op(x, log_gate, log_decay, documents, *before)
+        keys, carried, maximum, *_ = key_scan_op(x, log_gate, log_decay, documents, *before, path)
     return (keys, (carried, maximum)) if return_state else keys
 
 
@@ -107,20 +110,40 @@ def key_scan_op(
     documents: torch.Tensor | None,
     carried: torch.Tensor | None,
     maximum: torch.Tensor | None,
+    path: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Native path as one operator: keys, the state after the last position, and what the backward keeps."""
+    """Keys, the state after the last position, and what the backward of the path keeps (three tensors)."""
     with torch.autocast(x.device.type, enabled=False):
-        return native.forward(x, log_gate, log_decay, documents, carried, maximum)
+        used = implementation(path, x)
+        if used is native:
+            return native.forward(x, log_gate, log_decay, documents, carried, maximum)
+        outputs = used.forward(x, log_gate, log_decay, documents, carried, maximum)
+        return *outputs[:3], x.new_empty(0, dtype=torch.float32), *outputs[3:]
+
+
+def implementation(path: str, x: torch.Tensor) -> ModuleType:
+    """The module whose `forward` and `backward` run. Triton is imported only here, where it is used."""
+    if choose_path(path, "key_scan", x, x.shape[-1]) == "native":
+        return native
+    from . import triton_key_scan
+
+    return triton_key_scan
 
 
 @key_scan_op.register_fake
-def _(x, log_gate, log_decay, documents, carried, maximum):
+def _(x, log_gate, log_decay, documents, carried, maximum, path="auto"):
     batch, heads, length, width = x.shape
     work = parameter_dtype(x.dtype)
-    return (
+    results = (
         folded_like(x, x.shape, x.dtype, True),
         folded_like(x, (batch, heads, width), work, True),
         folded_like(x, (batch, heads), work, True),
+    )
+    used = implementation(path, x)
+    if used is not native:
+        return *results, *(x.new_empty(shape, dtype=work) for shape in ((0,), *used.kept_shapes(x)))
+    return (
+        *results,
         folded_like(x, (batch, heads, length), work, True),
         folded_like(x, (batch, heads, 2 if documents is None else 3, padded_length(length)), torch.float64, True),
         x.new_empty(0, dtype=work) if x.dtype == work else folded_like(x, x.shape, work, True),
@@ -139,14 +162,21 @@ def key_scan_backward_op(
     norms: torch.Tensor,
     rows: torch.Tensor,
     kept: torch.Tensor,
+    log_gate: torch.Tensor | None = None,
+    log_decay: torch.Tensor | None = None,
+    documents: torch.Tensor | None = None,
+    path: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, log_gate, log_decay, carried sum, carried maximum."""
+    """Gradients of x, log_gate, log_decay, carried sum, carried maximum. Only kernels take gates and documents."""
     with torch.autocast(x.device.type, enabled=False):
+        used = implementation(path, x)
+        if used is not native:
+            return used.backward(grad_keys, grad_sum, x, log_gate, log_decay, documents, carried, rows, kept)
         return native.backward(grad_keys, grad_sum, x, carried, maximum, keys, state_sum, norms, rows, kept)
 
 
 @key_scan_backward_op.register_fake
-def _(grad_keys, grad_sum, x, carried, maximum, keys, state_sum, norms, rows, kept):
+def _(grad_keys, grad_sum, x, carried, maximum, keys, state_sum, norms, rows, kept, *args):
     batch, heads, length, width = x.shape
     work = parameter_dtype(x.dtype)
     gates = tuple(folded_like(x, (batch, heads, length), work, True) for _ in range(2))
@@ -158,18 +188,21 @@ def _(grad_keys, grad_sum, x, carried, maximum, keys, state_sum, norms, rows, ke
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    x, _, _, _, carried, maximum = inputs
+    x, log_gate, log_decay, documents, carried, maximum, path = inputs
     keys, state_sum, _, norms, rows, kept = output
-    ctx.save_for_backward(x, carried, maximum, keys, state_sum, norms, rows, kept)
+    # The kernels compute a chunk's weights again; the native path keeps what it needs of them in rows.
+    gates = (None, None, None) if implementation(path, x) is native else (log_gate, log_decay, documents)
+    ctx.save_for_backward(x, carried, maximum, keys, state_sum, norms, rows, kept, *gates)
     ctx.set_materialize_grads(False)
+    ctx.path = path
 
 
 def _backward(ctx, grad_keys, grad_sum, *unused):
     if grad_keys is None and grad_sum is None:
-        return (None,) * 6
+        return (None,) * 7
     carried = ctx.saved_tensors[1]
-    grad_x, grad_gate, grad_decay, *states = key_scan_backward_op(grad_keys, grad_sum, *ctx.saved_tensors)
-    return grad_x, grad_gate, grad_decay, None, *((None, None) if carried is None else states)
+    grad_x, grad_gate, grad_decay, *states = key_scan_backward_op(grad_keys, grad_sum, *ctx.saved_tensors, ctx.path)
+    return grad_x, grad_gate, grad_decay, None, *((None, None) if carried is None else states), None
 
 
 key_scan_op.register_autograd(_backward, setup_context=_setup_context)

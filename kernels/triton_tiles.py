@@ -23,6 +23,13 @@ MAX_WIDTH = 128
 """Widest head the Triton path takes, in key and in value width; narrower ones are padded to a power of two."""
 
 
+SCAN_CHUNK, SCAN_WARPS = 32, 4
+"""Positions of a chunk of `key_scan`, and warps of its program, on every architecture.
+
+Its float32-accurate [C, C] x [C, D] products fill the registers: C = 64 spills everywhere, and states between chunks are
+already few at 32 (6% of the bytes of x in 16 bits)."""
+
+
 @dataclass(frozen=True)
 class Tile:
     """One configuration: ``rows`` reads by ``pairs`` stored pairs, warps of a program, stages of its pipeline."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from closeness import TOLERANCE, assert_close
 
-from mmctl.kernels import memory_attention
+from mmctl.kernels import key_scan, memory_attention
 from mmctl.kernels.triton_support import interpreted
 
 DEVICE = "cpu" if interpreted() else "cuda"
@@ -66,3 +66,17 @@ def loop_over_pairs(keys, values, bw, window=0, delay=0, documents=None, query=N
                 total = sum(weights)
                 out.append(sum(w / total * v[b, h, i] for w, i in zip(weights, seen, strict=True)))
     return torch.stack(out).view(*k.shape[:2], q.shape[2], v.shape[-1]).to(keys.dtype)
+
+
+def scan(path, x, log_gate, log_decay, state=None, documents=None):
+    """Keys, carried sum, and gradients of x, log_gate, log_decay (and of the state)."""
+    device = DEVICE if path == "triton" else "cpu"
+    inputs = [t.detach().to(device).requires_grad_() for t in (x, log_gate, log_decay, *(state or ()))]
+    docs = None if documents is None else documents.to(device)
+    carried = None if state is None else tuple(inputs[3:])
+    keys, (total, _) = key_scan(*inputs[:3], state=carried, documents=docs, return_state=True, path=path)
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in (keys, total)]
+    weights = [w.to(o.device, o.dtype) for w, o in zip(weights, (keys, total), strict=True)]
+    results = [keys, total, *torch.autograd.grad((keys, total), inputs, weights)]
+    return [r.detach().cpu() for r in results]
