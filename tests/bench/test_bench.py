@@ -53,7 +53,7 @@ def test_step_reports_ratios_first_for_each_length():
         "--size",
         "smoke",
         "--tokens",
-        "32,64",
+        "40,64",
         "--batch",
         4,
         "--rounds",
@@ -63,7 +63,7 @@ def test_step_reports_ratios_first_for_each_length():
         "--json",
     )
     rows = json.loads(run(*words).stdout)
-    assert [row["tokens"] for row in rows] == [32, 64]
+    assert [row["tokens"] for row in rows] == [40, 64]
     assert [row["tokens_per_step"] for row in rows] == [128, 128]
     for row in rows:
         assert list(row)[:3] == ["tokens", "wall_ratio", "memory_ratio"]
@@ -77,7 +77,7 @@ def test_step_reports_ratios_first_for_each_length():
 def test_a_step_is_a_training_step():
     from mmctl.config import load
 
-    config = load("smoke", ["model.name=mosaic-v2", "data.length=32", "training.precision=float32"])
+    config = load("smoke", ["model.name=mosaic-v2", "data.length=40", "training.precision=float32"])
     work, model, standing = step.training_step(config, 2, True, torch.device("cpu"))
     before = {k: v.clone() for k, v in model.named_parameters()}
     work()
