@@ -53,7 +53,7 @@ def test_step_reports_ratios_first_for_each_length():
         "--size",
         "smoke",
         "--tokens",
-        "40,64",
+        "40,80",
         "--batch",
         4,
         "--rounds",
@@ -63,8 +63,8 @@ def test_step_reports_ratios_first_for_each_length():
         "--json",
     )
     rows = json.loads(run(*words).stdout)
-    assert [row["tokens"] for row in rows] == [40, 64]
-    assert [row["tokens_per_step"] for row in rows] == [128, 128]
+    assert [row["tokens"] for row in rows] == [40, 80]
+    assert [row["tokens_per_step"] for row in rows] == [160, 160]
     for row in rows:
         assert list(row)[:3] == ["tokens", "wall_ratio", "memory_ratio"]
         ours, theirs = (row["models"][name] for name in step.MODELS)
