@@ -108,7 +108,7 @@ def plot(found: Sequence[Point], *, metric: str, convention: str, context: int, 
         published.set_ylabel("RULER QA1 and QA2 at 32k, percent")
         counts = sorted({p.n for p in found})
         seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
-        about = f"left: mean and 95% t interval over seeds ({seeds}), dots are seeds; right: one published number a point, no interval given"
+        about = f"left: mean and 95% t interval over seeds ({seeds}), dots are seeds, equal costs drawn side by side; right: one published number a point, no interval given"
         handles, _ = ours.get_legend_handles_labels()
         drawn.legend(handles, labels, loc="outside lower center", ncols=columns, handletextpad=0.4)
         drawn.suptitle("\n".join(filter(None, (note, about))), fontsize=7.5, color=style.MUTED)

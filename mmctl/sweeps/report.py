@@ -80,6 +80,8 @@ def _verdict(claim: Mapping[str, Any]) -> str:
     marks = [f"**{claim['verdict']}**"]
     if claim["unmatched"]:
         marks.append("unmatched comparison")
+    if claim["at_chance"]:
+        marks.append("both arms at chance: neither learned the task, so this says little")
     if claim["registered"]:
         marks.append(f"claim {claim['registered']}")
     return "; ".join(marks)

@@ -28,6 +28,8 @@ SCHEMA = 1
 TOLERANCE = 0.01
 """Relative difference in parameters, FLOPs or tokens from which a comparison is called unmatched."""
 
+CHANCE_MARGIN = 0.02
+"""Accuracy above chance up to which an arm counts as not having learned the task."""
 Scored = dict[int, dict[str, Number]]
 """seed -> metric -> number, of one arm."""
 
@@ -204,6 +206,18 @@ def unmatched(plan: Plan, matrix: Matrix, one: str, other: str) -> list[str]:
     return [f"{what} {100 * change:+.1f}%" for what, change in changes.items() if abs(change) > TOLERANCE]
 
 
+def at_chance(arms: Sequence[Scored], metric: str) -> bool:
+    """Whether every arm's mean is at chance or below (within `CHANCE_MARGIN`): then the arms cannot differ, and a claim
+    of no effect holds for no reason but that neither has learned the task."""
+    for scored in arms:
+        numbers = [n[metric] for n in scored.values() if metric in n]
+        if not numbers or numbers[0].chance is None:
+            return False
+        if sum(n.value for n in numbers) / len(numbers) > numbers[0].chance + CHANCE_MARGIN:
+            return False
+    return bool(arms)
+
+
 def _claim(
     plan: Plan,
     matrix: Matrix,
@@ -232,6 +246,8 @@ def _claim(
         "corrected_level": verdict.corrected_level,
         "p_holm": verdict.p_holm,
         "unmatched": unmatched(plan, matrix, claim.treatment, claim.control) if both and claim.control else [],
+        "at_chance": claim.control is not None
+        and at_chance([scored.get((matrix.name, a), {}) for a in (claim.treatment, claim.control)], claim.metric),
     }
 
 

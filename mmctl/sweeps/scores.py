@@ -26,6 +26,8 @@ class Number:
     interval: tuple[float, float] | None = None
     examples: Mapping[str, Any] | None = None
     """The score's entry with its per-example counts, for a bootstrap."""
+    chance: float | None = None
+    """Accuracy of a guess that has learned the task's form only; None for a loss or where none is defined."""
 
 
 def read(run: RunFolder, config: Config, changes: Changes) -> dict[str, Number]:
@@ -48,8 +50,11 @@ def read(run: RunFolder, config: Config, changes: Changes) -> dict[str, Number]:
         if evaluation is None or not same_settings(evaluation, config):
             continue
         for name, score in evaluation["scores"].items():
-            interval = score.get("interval")
-            _add(numbers, name, score.get("value"), f"eval/{stem}.json", score.get("n"), interval, score)
+            interval, chance = score.get("interval"), None
+            if "/accuracy" in name:
+                task = f"{name.partition('/')[0]}@{name.rpartition('@')[2]}"
+                chance = (evaluation.get("tasks", {}).get(task) or {}).get("chance")
+            _add(numbers, name, score.get("value"), f"eval/{stem}.json", score.get("n"), interval, score, chance)
     return numbers
 
 
@@ -68,8 +73,9 @@ def _add(
     n: int | None = None,
     interval: Any = None,
     examples: Mapping[str, Any] | None = None,
+    chance: float | None = None,
 ) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return
     pair = (float(interval[0]), float(interval[1])) if interval else None
-    numbers[name] = Number(float(value), source, n, pair, examples)
+    numbers[name] = Number(float(value), source, n, pair, examples, chance)

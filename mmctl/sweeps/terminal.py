@@ -35,7 +35,7 @@ def verdict_table(results: Mapping[str, Any]) -> Table:
                     if pair is None
                     else f" [{pair[0]:{'+' if signed else ''}.3f}, {pair[1]:{'+' if signed else ''}.3f}]"
                 )
-            mark = " *" if claim["unmatched"] else ""
+            mark = (" *" if claim["unmatched"] else "") + (" (both at chance)" if claim["at_chance"] else "")
             table.add_row(
                 Text(f"{ablation['name']}/{claim['id']}"),
                 Text(words.published(claim)),
