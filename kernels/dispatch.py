@@ -9,7 +9,7 @@ import torch
 from .triton_support import unsupported
 
 PATHS = ("auto", "triton", "native", "reference")
-TRITON_OPERATIONS = frozenset({"memory_attention", "key_scan"})
+TRITON_OPERATIONS = frozenset({"memory_attention", "key_scan", "value_extract"})
 """Operations that have Triton kernels."""
 
 _said: set[str] = set()

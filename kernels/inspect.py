@@ -47,8 +47,10 @@ def cases(archs: Iterable[int], dtypes: Iterable[str], widths: Iterable[int], qu
     for arch, dtype, width in itertools.product(archs, dtypes, widths):
         for span, documented in itertools.product(("long", "short"), (True,) if quick else (False, True)):
             yield Case("memory_attention", arch, dtype, width, span, documented)
-        for documented in (True,) if quick else (False, True):
-            yield Case("key_scan", arch, dtype, width, "-", documented)
+        for operation, documented in itertools.product(
+            ("key_scan", "value_extract"), (True,) if quick else (False, True)
+        ):
+            yield Case(operation, arch, dtype, width, "-", documented)
 
 
 def attention_call(case: Case, delays: Iterable[int] = (64,)) -> Callable[[], None]:
@@ -88,15 +90,35 @@ def scan_call(case: Case) -> Callable[[], None]:
     return call
 
 
+def value_call(case: Case) -> Callable[[], None]:
+    """Forward and backward of `value_extract`."""
+    from . import triton_values
+
+    psi = torch.zeros(1, 512, 2, case.width, dtype=DTYPES[case.dtype]).transpose(1, 2)
+    documents = torch.zeros(1, 512, dtype=torch.int32) if case.documented else None
+    inputs = (psi, torch.ones(2), torch.ones(2), documents)
+
+    def call() -> None:
+        values, norms = triton_values.forward(*inputs)
+        triton_values.backward(values, *inputs, norms)
+
+    return call
+
+
 def kernels_of(operation: str) -> list[Any]:
     """The compiled functions of an operation."""
-    from . import triton_attention, triton_scan
+    from . import triton_attention, triton_scan, triton_values
 
-    module = {"memory_attention": triton_attention, "key_scan": triton_scan}[operation]
+    modules = {"memory_attention": triton_attention, "key_scan": triton_scan, "value_extract": triton_values}
+    module = modules[operation]
     return [value for name, value in vars(module).items() if name.endswith("_kernel")]
 
 
-CALLS: dict[str, Callable[[Case], Callable[[], None]]] = {"memory_attention": attention_call, "key_scan": scan_call}
+CALLS: dict[str, Callable[[Case], Callable[[], None]]] = {
+    "memory_attention": attention_call,
+    "key_scan": scan_call,
+    "value_extract": value_call,
+}
 
 
 def examine(case: Case) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ a single spilled byte), and the shape of the tensor-core instructions.
 - sm_90 multiplies 64 rows per group of four warps: 8 warps for 128 rows of the side that stays, 4 for 64.
 - sm_80 and the consumer cards (sm_86, 89, 120) hold operands and accumulators in registers: narrower tiles. sm_100
   keeps accumulators in tensor memory instead, so the widest tiles fit.
-- float32 multiplies on the plain cores ("ieee", no TF32), whose operands all sit in registers: 32 x 32 tiles, or less.
+- float32 multiplies on the plain cores ("ieee", no TF32), whose operands all sit in registers: 16 x 16 to 32 x 32
+  tiles.
 - The short-term memory computes tiles of BM reads x (h + BM) pairs for h useful ones: half the rows waste half of that,
   at the same work per warp.
 """
@@ -28,6 +29,10 @@ SCAN_CHUNK, SCAN_WARPS = 32, 4
 
 Its float32-accurate [C, C] x [C, D] products fill the registers: C = 64 spills everywhere, and states between chunks are
 already few at 32 (6% of the bytes of x in 16 bits)."""
+
+
+VALUE_ROWS = 16
+"""Positions of a program of `value_extract`: five tiles of it and 128 columns fit the registers of four warps."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ _HALF: dict[str, dict[str, dict[int, tuple[Tile, Tile]]]] = {
 }
 # For float32, every architecture.
 _FULL = {
-    "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
+    "forward": {64: Tile(16, 16, 4, 1), 128: Tile(16, 16, 8, 1)},
     "query_gradient": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
     "pair_gradient": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 
 from . import value_native as native
 from .checks import check_documents, check_float, check_parameter, check_tensor, parameter_dtype
-from .dispatch import choose_path
+from .dispatch import check_path, choose_path
 from .folding import folded_like
 from .reference import value_extract_reference
 
@@ -30,7 +32,7 @@ def value_extract(
         gamma: (H,) share of the current position, in (0, 1); float32 (float64 beside float64 psi).
         scale: (H,) length of the values, > 0, dtype of gamma.
         documents: (B, T) int32 or int64 ids, non-decreasing (not checked), or None.
-        path: "auto", "triton", "native" or "reference" (float64, for tests).
+        path: "auto" (Triton on CUDA, native elsewhere), "triton", "native" or "reference" (float64, for tests).
 
     Returns:
         (B, H, T, D) in the dtype of psi.
@@ -46,22 +48,36 @@ def value_extract(
     check_parameter("gamma", gamma, (heads,), "psi", psi)
     check_parameter("scale", scale, (heads,), "psi", psi)
     check_documents(documents, batch, length, "psi", psi)
-    if choose_path(path, "value_extract", psi) == "reference":
+    check_path(path)
+    if path == "reference":
         return value_extract_reference(psi, gamma, scale, documents=documents)
-    return value_extract_op(psi, gamma, scale, documents)[0]
+    return value_extract_op(psi, gamma, scale, documents, path)[0]
 
 
 @torch.library.custom_op("mmctl::value_extract", mutates_args=())
 def value_extract_op(
-    psi: torch.Tensor, gamma: torch.Tensor, scale: torch.Tensor, documents: torch.Tensor | None
+    psi: torch.Tensor,
+    gamma: torch.Tensor,
+    scale: torch.Tensor,
+    documents: torch.Tensor | None,
+    path: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Native path as one operator: values, and ||vbar|| for the backward."""
+    """Values, and ||vbar|| for the backward."""
     with torch.autocast(psi.device.type, enabled=False):
-        return native.forward(psi, gamma, scale, documents)
+        return implementation(path, psi).forward(psi, gamma, scale, documents)
+
+
+def implementation(path: str, psi: torch.Tensor) -> ModuleType:
+    """The module whose `forward` and `backward` run. Triton is imported only here, where it is used."""
+    if choose_path(path, "value_extract", psi, psi.shape[-1]) == "native":
+        return native
+    from . import triton_values
+
+    return triton_values
 
 
 @value_extract_op.register_fake
-def _(psi, gamma, scale, documents):
+def _(psi, gamma, scale, documents, path="auto"):
     norms = folded_like(psi, psi.shape[:3], parameter_dtype(psi.dtype), True)
     return folded_like(psi, psi.shape, psi.dtype, True), norms
 
@@ -74,26 +90,28 @@ def value_extract_backward_op(
     scale: torch.Tensor,
     documents: torch.Tensor | None,
     norms: torch.Tensor,
+    path: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of psi, gamma, scale."""
     with torch.autocast(psi.device.type, enabled=False):
-        return native.backward(grad, psi, gamma, scale, documents, norms)
+        return implementation(path, psi).backward(grad, psi, gamma, scale, documents, norms)
 
 
 @value_extract_backward_op.register_fake
-def _(grad, psi, gamma, scale, documents, norms):
+def _(grad, psi, gamma, scale, documents, norms, path="auto"):
     return torch.empty_like(psi), torch.empty_like(gamma), torch.empty_like(scale)
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs, output[1])
+    *tensors, ctx.path = inputs
+    ctx.save_for_backward(*tensors, output[1])
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx, grad, grad_norms):
     if grad is None:
-        return None, None, None, None
-    return *value_extract_backward_op(grad, *ctx.saved_tensors), None
+        return (None,) * 5
+    return *value_extract_backward_op(grad, *ctx.saved_tensors, ctx.path), None, None
 
 
 value_extract_op.register_autograd(_backward, setup_context=_setup_context)

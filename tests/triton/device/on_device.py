@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from closeness import TOLERANCE, assert_close
 
-from mmctl.kernels import key_scan, memory_attention
+from mmctl.kernels import key_scan, memory_attention, value_extract
 from mmctl.kernels.triton_support import interpreted
 
 DEVICE = "cpu" if interpreted() else "cuda"
@@ -80,3 +80,12 @@ def scan(path, x, log_gate, log_decay, state=None, documents=None):
     weights = [w.to(o.device, o.dtype) for w, o in zip(weights, (keys, total), strict=True)]
     results = [keys, total, *torch.autograd.grad((keys, total), inputs, weights)]
     return [r.detach().cpu() for r in results]
+
+
+def extract(path, psi, gamma, scale, documents=None):
+    """Values, and gradients of psi, gamma and scale."""
+    device = DEVICE if path == "triton" else "cpu"
+    inputs = [t.detach().to(device).requires_grad_() for t in (psi, gamma, scale)]
+    out = value_extract(*inputs, documents=None if documents is None else documents.to(device), path=path)
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return gradients(out, inputs, weights.to(psi.dtype))
