@@ -41,7 +41,8 @@ def compare(keys, values, bw, path="reference", tolerance=None, **kwargs):
     actual, expected = read("triton", keys, values, bw, **kwargs), read(path, keys, values, bw, **kwargs)
     for name, a, e in zip(NAMES, actual, expected, strict=False):
         assert a.dtype == (keys.dtype if a.dim() == 4 else torch.float32)
-        assert_close(name, a, e, tolerance, floor=1e-6)
+        # A gradient of the bandwidth sums terms of order 0.1 over all reads, in float32, and may cancel to much less.
+        assert_close(name, a, e, tolerance, floor=1e-6 if a.dim() == 4 else 1e-5)
     return actual
 
 
