@@ -7,7 +7,7 @@ import torch
 from . import triton_scan as kernels
 from .folding import folded_like
 from .triton_memory import blocks, document_ranges, on_device
-from .triton_tiles import SCAN_CHUNK, SCAN_WARPS, padded
+from .triton_tiles import SCAN_CHUNK, padded, scan_warps
 
 
 def kept_shapes(x: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -42,7 +42,7 @@ def forward(
     inputs = (*x.stride(), *log_gate.stride(), *log_decay.stride())
     with on_device(x):
         kernels.key_scan_state_kernel[(chunks, heads, batch)](
-            x, log_gate, log_decay, starts, sums, tops, *inputs, heads, length, **meta, num_warps=SCAN_WARPS
+            x, log_gate, log_decay, starts, sums, tops, *inputs, heads, length, **meta, num_warps=scan_warps(width)
         )
         kernels.key_scan_carry_kernel[(heads, batch)](
             log_decay,
@@ -78,7 +78,7 @@ def forward(
             heads,
             length,
             **meta,
-            num_warps=SCAN_WARPS,
+            num_warps=scan_warps(width),
         )
     return keys, state_sum, state_maximum, tops, sums
 
@@ -129,7 +129,7 @@ def backward(
             heads,
             length,
             **meta,
-            num_warps=SCAN_WARPS,
+            num_warps=scan_warps(width),
         )
         kernels.key_scan_carry_adjoint_kernel[(heads, batch)](
             adjoints,
@@ -163,7 +163,7 @@ def backward(
             heads,
             length,
             **meta,
-            num_warps=SCAN_WARPS,
+            num_warps=scan_warps(width),
         )
     if carried is None:
         return grad_x, grad_gate, grad_decay, *empty

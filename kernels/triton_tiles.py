@@ -24,13 +24,11 @@ MAX_WIDTH = 128
 """Widest head the Triton path takes, in key and in value width; narrower ones are padded to a power of two."""
 
 
-SCAN_CHUNK, SCAN_WARPS = 32, 4
-"""Positions of a chunk of `key_scan`, and warps of its program, on every architecture.
+SCAN_CHUNK = 32
+"""Positions of a chunk of `key_scan`, on every architecture.
 
 Its float32-accurate [C, C] x [C, D] products fill the registers: C = 64 spills everywhere, and states between chunks are
 already few at 32 (6% of the bytes of x in 16 bits)."""
-
-
 VALUE_ROWS = 16
 """Positions of a program of `value_extract`: five tiles of it and 128 columns fit the registers of four warps."""
 
@@ -60,6 +58,11 @@ def family(capability: int) -> int:
 def padded(width: int) -> int:
     """Smallest power of two that holds ``width`` and that a tensor core takes (16)."""
     return max(16, 1 << (width - 1).bit_length())
+
+
+def scan_warps(width: int) -> int:
+    """Warps of a program of `key_scan`; with 4 at width 128 a few bytes spill."""
+    return 4 if padded(width) <= 64 else 8
 
 
 KERNELS = ("forward", "query_gradient", "pair_gradient")
