@@ -20,7 +20,7 @@ def verdict_table(results: Mapping[str, Any]) -> Table:
     from rich.text import Text
 
     table = Table(title=f"{results['sweep']}: verdicts", title_justify="left", expand=False)
-    for name in ("claim", "published", "ours [95% interval]", "n", "verdict"):
+    for name in ("claim", "published", "ours [95% interval]", "unit", "n", "verdict"):
         table.add_column(name, justify="right" if name == "n" else "left", overflow="fold")
     for ablation in results["ablations"]:
         for claim in ablation["claims"]:
@@ -40,6 +40,7 @@ def verdict_table(results: Mapping[str, Any]) -> Table:
                 Text(f"{ablation['name']}/{claim['id']}"),
                 Text(words.published(claim)),
                 Text(value),
+                Text(claim["unit"].partition(" (")[0]),
                 Text(str(difference["n"] if difference else 0)),
                 Text(claim["verdict"] + mark, style=COLOURS.get(claim["verdict"], "")),
             )

@@ -59,7 +59,8 @@ def ours(claim: Mapping[str, Any]) -> str:
     signed = claim["control"] is not None
     value = f"{difference['mean']:+.4f}" if signed else f"{difference['mean']:.4f}"
     unit = "seeds" if difference["over"] == "seeds" else f"seed, interval over {difference['over']}"
-    return f"{value} {interval(difference['interval'], signed)} (n = {difference['n']} {unit})"
+    measure = f" {claim['unit']}" if claim["unit"] else ""
+    return f"{value} {interval(difference['interval'], signed)}{measure} (n = {difference['n']} {unit})"
 
 
 def published(claim: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mmctl.config import DEVICE, Config, identity
 from mmctl.errors import EXIT_DONE, EXIT_FAILED, MmctlError, UsageError
 from mmctl.runs import RunFolder
-from mmctl.training.progress import Listener, Progress, silent
+from mmctl.training.progress import LINE_EVERY_SECONDS, Listener, Progress, silent
 
 if TYPE_CHECKING:
     from mmctl.models.base import Model
@@ -94,6 +95,7 @@ def execute(
     device = pick_device(config.operation.device)
     _check_memory(config)
     run = run or _create(root, config, overrides)
+    listener = _logged(listener, run)
     with run.lock(), _terminable():
         if run.finished:
             if not _missing_suites(run, config):
@@ -113,6 +115,24 @@ def _create(root: Path, config: Config, overrides: Sequence[str]) -> RunFolder:
         if run is None:
             raise
         return run
+
+
+def _logged(listener: Listener, run: RunFolder) -> Listener:
+    """The listener, with a timed line in the run's log.txt at every change of phase and every 10 seconds."""
+    seen: dict[str, Any] = {"phase": "", "time": 0.0}
+
+    def both(progress: Progress) -> None:
+        listener(progress)
+        now = time.monotonic()
+        if (
+            progress.phase != seen["phase"]
+            or progress.step == progress.steps
+            or now - seen["time"] >= LINE_EVERY_SECONDS
+        ):
+            seen["phase"], seen["time"] = progress.phase, now
+            run.log(f"{time.strftime('%H:%M:%S')} {progress.line()}\n")
+
+    return both
 
 
 def _check_memory(config: Config) -> None:

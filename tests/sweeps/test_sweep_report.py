@@ -91,7 +91,9 @@ def test_verdicts_from_known_numbers(make_plan, root: Path) -> None:
     )
     assert "small: transformer 23.0, mosaic 45.5" in report
     assert "(+22.5 points)" in report
-    assert "+0.5000 [+0.5000, +0.5000] (n = 3 seeds) | **reproduced**; unmatched comparison |" in report
+    assert (
+        "+0.5000 [+0.5000, +0.5000] accuracy (0 to 1) (n = 3 seeds) | **reproduced**; unmatched comparison |" in report
+    )
     assert "| long-term | 0.3100 ± 0.0100 (n = 3) |" in report
     assert "removed 0.3100 ± 0.0100 (n = 3), kept 0.8100 ± 0.0100 (n = 3)" in report
     assert "before the first run" in report
