@@ -117,9 +117,11 @@ def test_a_signal_outside_the_loop_is_recorded_too(
 ) -> None:
     import os
     import signal
+    import time
 
     def stopped(*_: object, **__: object) -> None:
         os.kill(os.getpid(), getattr(signal, number))
+        time.sleep(10)  # the signal may reach another thread first; it ends this sleep
 
     with monkeypatch.context() as patch:
         patch.setattr("mmctl.evaluation.evaluate", stopped)
