@@ -4,7 +4,7 @@ One row a kernel and configuration: registers, spilled bytes, shared memory agai
 instructions (wgmma on sm_90, tcgen05 on sm_100, mma.sync elsewhere), whether the assembler serialised wgmma, float64
 instructions, atomics; and once a kernel, the number of variants over 64 <= m <= 256. Exits with 1 where a gate fails:
 
-- no spills, shared memory within the limit, no float64, no atomics, no serialised wgmma;
+- no spills, shared memory (and on sm_100 tensor memory) within the limit, no float64, no atomics, no serialised wgmma;
 - on sm_90 with 16-bit inputs of head width 64 or more, wgmma in every kernel of `memory_attention`;
 - one variant over all delays.
 """
@@ -138,6 +138,7 @@ def failures(row: dict[str, Any]) -> list[str]:
     gates = {
         "spills": row["spill_stores"] + row["spill_loads"] > 0,
         "shared memory": row["shared_memory"] > row["limit"],
+        "tensor memory": row["tensor_memory"] > 512,
         "float64": row["float64"],
         "atomics": row["atomics"],
         "wgmma serialized": row["serialized"],

@@ -80,6 +80,7 @@ class Compiled:
     spill_stores: int  # bytes
     spill_loads: int
     shared_memory: int  # bytes
+    tensor_memory: int  # columns, of 512
     wgmma: int
     tcgen05: int
     mma: int
@@ -123,6 +124,7 @@ def describe(name: str, kernel: triton.compiler.CompiledKernel, log: str) -> Com
         spill_stores=int(spills[1]),
         spill_loads=int(spills[2]),
         shared_memory=kernel.metadata.shared,
+        tensor_memory=getattr(kernel.metadata, "tmem_size", None) or 0,
         wgmma=ptx.count("wgmma.mma_async"),
         tcgen05=ptx.count("tcgen05.mma"),
         mma=len(re.findall(r"\bmma\.sync", ptx)),

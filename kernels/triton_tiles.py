@@ -117,7 +117,7 @@ _HALF: dict[str, dict[str, dict[int, tuple[Tile, Tile]]]] = {
 }
 # For float32, every architecture.
 _FULL = {
-    "forward": {64: Tile(16, 16, 4, 1), 128: Tile(16, 16, 8, 1)},
+    "forward": {64: Tile(16, 16, 4, 1), 128: Tile(16, 32, 8, 1)},
     "query_gradient": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
     "pair_gradient": {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1)},
 }
