@@ -123,9 +123,14 @@ def test_a_signal_outside_the_loop_is_recorded_too(
         os.kill(os.getpid(), getattr(signal, number))
         time.sleep(10)  # the signal may reach another thread first; it ends this sleep
 
-    with monkeypatch.context() as patch:
-        patch.setattr("mmctl.evaluation.evaluate", stopped)
-        outcome = execute(tiny, tmp_path)
+    # A job started in the background inherits an ignored SIGINT; here it must do what it does at a terminal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("mmctl.evaluation.evaluate", stopped)
+            outcome = execute(tiny, tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (outcome.state, outcome.exit_code) == ("interrupted", code)
     assert number in str(outcome.reason)
     assert RunFolder.open(outcome.path).state() == "interrupted"
