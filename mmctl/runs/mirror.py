@@ -43,12 +43,6 @@ class Mirror:
         mirror._thread.start()
         return mirror
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Nothing to do: the thread reads what `append_metrics`, `write_evaluation` and `write_result` wrote.
-
-        A number that is only here and not in the run's folder could not be rebuilt, so it is not sent.
-        """
-
     def artifacts(self, paths: Iterable[Path]) -> None:
         """Files to send at the end, beside the run's configuration, provenance, evaluations and result."""
         self._extra += [Path(p) for p in paths]
