@@ -92,7 +92,7 @@ def ablate(
 
 
 def _jobs(made: Plan, asked: int) -> int:
-    from mmctl.sweeps.workers import cores
+    from mmctl.sweeps.resources import cores
 
     threads = max(cell.config.training.threads for cell in made.cells.values())
     return min(asked or max(1, cores() // threads), len(made.runs()))
@@ -122,7 +122,7 @@ def _run(made: Plan, root: Path, jobs: int, as_json: bool, **options: Any) -> No
     from mmctl.sweeps import finish, live, manifest, terminal, tracking
     from mmctl.sweeps.execute import Options, Sweep
     from mmctl.sweeps.results import versions
-    from mmctl.sweeps.workers import LocalLauncher
+    from mmctl.sweeps.launchers import Resources, launcher
 
     folder = manifest.folder(made, root)
     fixed = manifest.write(made, root, versions())
@@ -130,8 +130,8 @@ def _run(made: Plan, root: Path, jobs: int, as_json: bool, **options: Any) -> No
     tracked = tracking.start(made, root, folder)
     threads = max(cell.config.training.threads for cell in made.cells.values())
     try:
-        with LocalLauncher(jobs, folder / "workers", threads=threads) as launcher:
-            outcome = Sweep(made, root, launcher, board, Options(**options), tracked.parent_run_id).run()
+        with launcher("local", Resources(jobs, threads), folder) as place:
+            outcome = Sweep(made, root, place, board, Options(**options), tracked.parent_run_id).run()
     except BaseException:
         tracked.finish("failed", [])  # nobody else would say so
         raise

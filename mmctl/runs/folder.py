@@ -46,8 +46,13 @@ class RunFolder:
     # Making and finding
 
     @classmethod
-    def create(cls, root: Path, config: Config, overrides: Sequence[str] = ()) -> RunFolder:
-        """A new folder, whole at once or not at all. MmctlError if this identity and seed has one already."""
+    def create(
+        cls, root: Path, config: Config, overrides: Sequence[str] = (), command: Sequence[str] | None = None
+    ) -> RunFolder:
+        """A new folder, whole at once or not at all. MmctlError if this identity and seed has one already.
+
+        command: what reproduces this run; by default what this process was started with.
+        """
         from mmctl.config import identity
 
         path = names.folder_of(root, config.name, identity(config), config.seed)
@@ -57,7 +62,7 @@ class RunFolder:
             draft = files.temporary_name(path)
             draft.mkdir()
             try:
-                _fill(draft, config, overrides)
+                _fill(draft, config, overrides, command)
                 _publish(draft, root, path)
             except BaseException:
                 shutil.rmtree(draft, ignore_errors=True)
@@ -276,7 +281,7 @@ class RunFolder:
             file.write(text if text.endswith("\n") else text + "\n")
 
 
-def _fill(draft: Path, config: Config, overrides: Sequence[str]) -> None:
+def _fill(draft: Path, config: Config, overrides: Sequence[str], command: Sequence[str] | None) -> None:
     """What a run has before it starts, brought to the disk."""
     from omegaconf import OmegaConf
 
@@ -288,7 +293,10 @@ def _fill(draft: Path, config: Config, overrides: Sequence[str]) -> None:
     typed = "".join(provenance.redact(override) + "\n" for override in overrides)
     files.write_text(draft / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_dict(config))), durable=False)
     files.write_text(draft / "overrides.txt", typed, durable=False)
-    files.write_json(draft / "provenance.json", provenance.collect(), durable=False)
+    origin = provenance.collect()
+    if command is not None:
+        origin["command"] = [provenance.redact(word) for word in command]
+    files.write_json(draft / "provenance.json", origin, durable=False)
     status.write(draft / "status.json", status.changed(None, "planned", None, {}), durable=False)
     for inside in draft.iterdir():
         files.fsync_folder(inside) if inside.is_dir() else files.fsync_file(inside)

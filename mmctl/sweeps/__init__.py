@@ -4,7 +4,8 @@
     profiles, selection             how large, and which arms
     cells, plan                     every configuration, composed, validated and shared
     estimates                       what a plan will cost
-    workers, worker, execute, live  running what is missing, and showing it
+    launchers, resources            where jobs run, and with how much of it
+    worker, execute, live           running what is missing, and showing it
     evaluating                      arms that change something at evaluation only
     manifest                        what was registered before the first run
     scores, statistics, verdicts    numbers, paired differences, one word a claim

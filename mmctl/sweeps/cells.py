@@ -40,10 +40,13 @@ class Cell:
     uses: list[Use] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
 
+    def train_words(self, seed: int) -> list[str]:
+        """The `key=value` words that make one of this cell's runs of the profile's preset."""
+        return [*(f"{key}={_typed(value)}" for key, value in self.settings.items()), *self.overrides, f"seed={seed}"]
+
     def train_command(self, profile: Profile, seed: int) -> str:
         """`mmctl train` for one of this cell's runs: the same identity, so the same run."""
-        words = [f"{key}={_typed(value)}" for key, value in self.settings.items()]
-        return shlex.join(["mmctl", "train", profile.preset, *words, *self.overrides, "--seed", str(seed)])
+        return shlex.join(["mmctl", "train", profile.preset, *self.train_words(seed)])
 
     def changes(self, seed: int, seeds: Mapping[str, Sequence[int]]) -> list[Changes]:
         """The evaluation-time changes some ablation asks of this cell's run with `seed`."""

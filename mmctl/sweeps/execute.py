@@ -18,9 +18,9 @@ from typing import Any, Protocol
 from mmctl.config import to_dict
 from mmctl.errors import EXIT_DONE, EXIT_FAILED
 from mmctl.sweeps import evaluating
+from mmctl.sweeps.launchers import Event, Job, Launcher
 from mmctl.sweeps.matrix import Changes
 from mmctl.sweeps.plan import Plan, Run
-from mmctl.sweeps.workers import Event, Job, Launcher
 
 POLL_SECONDS = 0.25
 BUSY_SECONDS = 2.0
@@ -135,10 +135,10 @@ class Sweep:
         return Outcome(code, self.ran, skipped, failures, self.signals[0] if self.signals else None, gave_up)
 
     def _submit(self) -> None:
-        now = time.monotonic()
+        now, free, jobs = time.monotonic(), self.launcher.free, []
         for _ in range(len(self.waiting)):
-            if not self.launcher.free:
-                return
+            if len(jobs) == free:
+                break
             task = self.waiting.popleft()
             if task.not_before > now:
                 self.waiting.append(task)
@@ -146,18 +146,22 @@ class Sweep:
             self._next += 1
             job = self._job(task)
             self.active[job.id] = task
-            self.launcher.submit(job)
+            jobs.append(job)
+        if jobs:
+            self.launcher.submit(jobs)
 
     def _job(self, task: Task) -> Job:
         run = task.run
+        overrides = run.cell.train_words(run.seed)
         arguments: dict[str, Any]
         if task.kind == "train":
             uses = {f"ablation/{use.ablation}": use.arm for use in run.cell.uses if not use.changes}
             tags = {"sweep": self.plan.name, "cell": run.cell.name, **uses}
-            arguments = {"overrides": run.cell.overrides, "parent_run_id": self.parent_run_id, "tags": tags}
+            arguments = {"overrides": overrides, "parent_run_id": self.parent_run_id, "tags": tags}
         else:
             arguments = {"changes": [asdict(c) for c in task.changes]}
-        return Job(self._next, task.kind, run.label, to_dict(run.config), self.root, run.cell.overrides, arguments)
+        command = ["mmctl", "train", self.plan.profile.preset, *overrides]
+        return Job(self._next, task.kind, run.label, to_dict(run.config), self.root, overrides, arguments, command)
 
     def _handle(self, event: Event) -> None:
         task = self.active.get(event.job.id)
@@ -207,7 +211,7 @@ class Sweep:
 
     def _stop(self) -> None:
         """Pass the signal on and let the workers save; a second signal, or too long a wait, ends that."""
-        self.launcher.stop(self.signals[0])
+        self.launcher.cancel(self.signals[0])
         if self.active:
             self.board.note(f"{signal.Signals(self.signals[0]).name}: saving {len(self.active)} running")
         deadline = time.monotonic() + GRACE_SECONDS

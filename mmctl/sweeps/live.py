@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mmctl.sweeps.execute import Task
-    from mmctl.sweeps.workers import Event
+    from mmctl.sweeps.launchers import Event
 
 LINE_EVERY_SECONDS = 15.0
 EVALUATION = 0.15

@@ -253,7 +253,7 @@ def _claim(
 
 def machine() -> dict[str, Any]:
     """What the sweep ran on, as far as it bears on its numbers and times. No names of hosts or people."""
-    from mmctl.sweeps.workers import cores
+    from mmctl.sweeps.resources import cores
 
     device = "cpu"
     try:

@@ -1,4 +1,4 @@
-"""A worker process: `python -m mmctl.sweeps.worker FD PARENT EXECUTE EVALUATE`, started by workers.py.
+"""A worker process: `python -m mmctl.sweeps.worker FD PARENT EXECUTE EVALUATE`, started by launchers/local.py.
 
 It imports torch once and then runs one job after another. Jobs come in and events go out as JSON lines over the private
 socket FD; its own stdout and stderr go to the log of the run it works on, so nothing a library prints can be lost or be
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib
 import json
 import os
 import queue
@@ -18,9 +17,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
+
+from mmctl.sweeps.launchers.job import perform
 
 PROGRESS_EVERY_SECONDS = 0.25
 NOTICE_SECONDS = 1.0
@@ -47,62 +47,13 @@ class Worker:
             self.busy = True
             started = time.monotonic()
             try:
-                outcome = self.run(job)
+                outcome = perform(job, self.progress(job["id"]), self.targets)
             except KeyboardInterrupt:
                 outcome = {"state": "interrupted", "reason": "stopped before anything was saved", "path": None}
             self.busy = False
             self.send({"event": "done", "id": job["id"], "seconds": time.monotonic() - started, **outcome})
             if outcome["state"] == "interrupted":
                 return
-
-    def run(self, job: dict[str, Any]) -> dict[str, Any]:
-        """One job; every way of failing becomes an outcome, with the traceback in the run's log."""
-        from mmctl.config import from_dict
-        from mmctl.errors import MmctlError
-        from mmctl.runs import RunFolder
-        from mmctl.runs.lock import Locked
-
-        root = Path(job["root"])
-        try:
-            config = from_dict(job["config"])
-            run = RunFolder.locate(root, config)
-            if run is None:
-                try:
-                    run = RunFolder.create(root, config, job["overrides"])
-                except (MmctlError, FileExistsError):
-                    # Another sweep may have made it this very moment.
-                    run = RunFolder.locate(root, config)
-                    if run is None:
-                        raise
-            with logged(run.log_path):
-                try:
-                    outcome = self.target(job["kind"])(
-                        config, root, listener=self.progress(job["id"]), **job["arguments"]
-                    )
-                except Locked as error:
-                    return {"state": "busy", "reason": str(error), "path": str(run.path)}
-                except MmctlError as error:
-                    return {"state": "failed", "reason": str(error), "path": str(run.path)}
-                except Exception as error:
-                    import traceback
-
-                    traceback.print_exc()
-                    return {"state": "failed", "reason": _line(error), "path": str(run.path)}
-            return {
-                "state": outcome.state,
-                "reason": outcome.reason,
-                "path": str(outcome.path),
-                "skipped": outcome.skipped,
-            }
-        except Exception as error:
-            import traceback
-
-            traceback.print_exc()
-            return {"state": "failed", "reason": _line(error), "path": None}
-
-    def target(self, kind: str) -> Callable[..., Any]:
-        module, _, attribute = self.targets[kind].partition(":")
-        return getattr(importlib.import_module(module), attribute)
 
     def progress(self, job: int) -> Callable[[Any], None]:
         def listen(p: Any) -> None:
@@ -142,24 +93,6 @@ class Worker:
             raise KeyboardInterrupt
 
 
-@contextlib.contextmanager
-def logged(path: Path) -> Iterator[None]:
-    """Everything written to descriptors 1 and 2 inside, by Python or not, is appended to `path`."""
-    before = os.dup(1), os.dup(2)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    _flush()
-    try:
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        yield
-    finally:
-        _flush()
-        os.dup2(before[0], 1)
-        os.dup2(before[1], 2)
-        for descriptor in (log, *before):
-            os.close(descriptor)
-
-
 def die_with_parent(parent: int) -> None:
     """Ask the kernel for SIGTERM when the parent dies (Linux), so that a killed sweep leaves nothing running."""
     if sys.platform == "linux":
@@ -169,17 +102,6 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(0)  # it died before we could ask
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-
-
-def _line(error: Exception) -> str:
-    first = str(error).splitlines()[0] if str(error) else ""
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def main(arguments: list[str]) -> None:

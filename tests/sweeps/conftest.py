@@ -84,7 +84,8 @@ class Notes:
 def sweep(tmp_path: Path, fakes: Fakes) -> Callable[..., Any]:
     """(plan, jobs, **options) -> (outcome, board): run it with fake workers under tmp_path/runs."""
     from mmctl.sweeps.execute import Options, Sweep
-    from mmctl.sweeps.workers import LocalLauncher
+    from mmctl.sweeps.launchers import Resources
+    from mmctl.sweeps.launchers.local import LocalLauncher
 
     def run(
         plan: Any,
@@ -95,9 +96,8 @@ def sweep(tmp_path: Path, fakes: Fakes) -> Callable[..., Any]:
     ) -> Any:
         board = Notes()
         extra = {"PYTHONPATH": str(HERE), **(environment or {})}
-        with LocalLauncher(
-            jobs, tmp_path / "logs", execute=execute, evaluate="fake_runs:evaluate", environment=extra
-        ) as launcher:
+        targets = {"train": execute, "evaluate": "fake_runs:evaluate"}
+        with LocalLauncher(Resources(jobs), tmp_path / "sweep", targets=targets, environment=extra) as launcher:
             return Sweep(plan, tmp_path / "runs", launcher, board, Options(**options)).run(), board
 
     return run

@@ -166,11 +166,13 @@ import sys
 from pathlib import Path
 from mmctl.sweeps import live, matrix, plan, profiles
 from mmctl.sweeps.execute import Options, Sweep
-from mmctl.sweeps.workers import LocalLauncher
+from mmctl.sweeps.launchers import Resources
+from mmctl.sweeps.launchers.local import LocalLauncher
 
 root = Path(sys.argv[1])
 made = plan.make_plan(matrix.find(["long-term-mask"]), profiles.profile("smoke"), sys.argv[2:], [0])
-with LocalLauncher(2, root / "logs", execute="fake_runs:execute", evaluate="fake_runs:evaluate") as launcher:
+targets = {"train": "fake_runs:execute", "evaluate": "fake_runs:evaluate"}
+with LocalLauncher(Resources(2), root / "sweep", targets=targets) as launcher:
     outcome = Sweep(made, root, launcher, live.LineBoard(), Options()).run()
 sys.exit(outcome.exit_code)
 """

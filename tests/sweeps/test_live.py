@@ -9,7 +9,7 @@ import pytest
 
 from mmctl.sweeps import live
 from mmctl.sweeps.matrix import Changes, load
-from mmctl.sweeps.workers import Event, Job
+from mmctl.sweeps.launchers import Event, Job
 
 
 class Task:
@@ -18,7 +18,7 @@ class Task:
 
 
 def job(number: int, kind: str = "train") -> Job:
-    return Job(number, kind, f"cell/seed{number}", {}, Path("."), [], {})
+    return Job(number, kind, f"cell/seed{number}", {}, Path("."), [], {}, [])
 
 
 def progress(number: int, place: int = 0, **values: Any) -> Event:

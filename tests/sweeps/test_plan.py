@@ -44,8 +44,8 @@ def test_a_run_is_the_one_that_mmctl_train_makes(make_plan) -> None:
     for cell in plan.cells.values():
         words = shlex.split(cell.train_command(plan.profile, 1))
         assert words[:3] == ["mmctl", "train", "smoke"]
-        assert words[-2:] == ["--seed", "1"]
-        config = load("smoke", words[3:-2])
+        assert words[-1] == "seed=1"
+        config = load("smoke", words[3:])
         config.training.precision = cell.config.training.precision
         assert identity(config) == cell.identity
 

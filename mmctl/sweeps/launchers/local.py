@@ -1,8 +1,8 @@
 """The local launcher: long-lived worker processes, each running one job at a time.
 
-A launcher takes jobs (`submit`), says what happened (`poll`) and can be stopped; the sweep (execute.py) decides what to run
-and when. Workers are reused from job to job, so torch is imported once a worker and not once a run. A worker that dies
-(killed, out of memory, crashed) loses its job and nothing else: its place is filled anew.
+Workers are reused from job to job, so torch is imported once a worker and not once a run. A worker that dies (killed, out
+of memory, crashed) loses its job and nothing else: its place is filled anew. Each worker sees its own CUDA devices and has
+its own folder for compiled kernels, so that no two compile into one file.
 """
 
 from __future__ import annotations
@@ -16,70 +16,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mmctl.errors import MmctlError
-
-EXECUTE = "mmctl.training.run:execute"
-EVALUATE = "mmctl.sweeps.evaluating:evaluate_changed"
+from mmctl.sweeps.launchers import Event, Job, Resources, no_options
+from mmctl.sweeps.launchers.job import SCRUBBED, TARGETS
+from mmctl.sweeps.resources import assign, cache_environment, visible_devices
 
 MOST_FAILED_STARTS = 3
 """Workers in a row that die before they are ready, after which the launcher gives up."""
-
-SCRUBBED = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
-"""Would make a worker's run *be* its parent's, or land elsewhere (runner.md, section 4)."""
-
-
-@dataclass
-class Job:
-    """`kind` is train or evaluate, `arguments` what its function takes besides (config, root, listener)."""
-
-    id: int
-    kind: str
-    label: str
-    config: dict[str, Any]
-    root: Path
-    overrides: list[str]
-    arguments: dict[str, Any]
-
-    def message(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "config": self.config,
-            "root": str(self.root),
-            "overrides": self.overrides,
-            "arguments": self.arguments,
-        }
-
-
-@dataclass
-class Event:
-    """What happened to a job: `kind` progress (values: phase, step, ...) or done (values: state, reason, path, skipped).
-
-    `place` is the worker's number. State `lost` means the worker died; `busy` that another process has the run.
-    """
-
-    kind: str
-    job: Job
-    place: int
-    values: dict[str, Any]
-
-
-class Launcher(Protocol):
-    """Where jobs run. Others (a cluster's scheduler) take this one's place."""
-
-    @property
-    def free(self) -> int: ...
-    @property
-    def running(self) -> list[Job]: ...
-    def submit(self, job: Job) -> None: ...
-    def poll(self, timeout: float) -> list[Event]: ...
-    def stop(self, number: int = signal.SIGTERM) -> None: ...
-    def close(self) -> None: ...
 
 
 @dataclass
@@ -93,22 +41,24 @@ class _Place:
 
 
 class LocalLauncher:
-    """`jobs` workers on this machine with `threads` CPU threads each; their own output goes to files in `logs`."""
+    """`resources.jobs` workers on this machine; their own output goes to `folder`/workers. It has no options."""
 
     def __init__(
         self,
-        jobs: int,
-        logs: Path,
+        resources: Resources,
+        folder: Path,
+        options: Mapping[str, str] | None = None,
         *,
-        threads: int = 1,
-        execute: str = EXECUTE,
-        evaluate: str = EVALUATE,
+        targets: Mapping[str, str] = TARGETS,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.places = [_Place(i) for i in range(jobs)]
-        self.logs = logs
-        self.targets = (execute, evaluate)
-        self.environment = self._environment(threads, environment or {})
+        no_options("local", options or {})
+        self.places = [_Place(i) for i in range(resources.jobs)]
+        self.resources = resources
+        self.logs = folder / "workers"
+        self.targets = targets
+        self.extra = environment or {}
+        self.devices = assign(visible_devices(), resources.gpus, resources.jobs) if resources.gpus else None
         self.selector = selectors.DefaultSelector()
         self.failed_starts = 0
 
@@ -126,16 +76,17 @@ class LocalLauncher:
     def running(self) -> list[Job]:
         return [place.job for place in self.places if place.job is not None]
 
-    def submit(self, job: Job) -> None:
-        """Give the job to a free worker, starting one if need be."""
-        free = [place for place in self.places if place.job is None]
-        place = next((p for p in free if p.process is not None), free[0])
-        place.job = job
-        if place.process is None:
-            self._start(place)
-        assert place.channel is not None
-        with contextlib.suppress(OSError):  # it has just died: poll will say so
-            place.channel.sendall(json.dumps(job.message()).encode() + b"\n")
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Give each job to a free worker, starting one if need be."""
+        for job in jobs:
+            free = [place for place in self.places if place.job is None]
+            place = next((p for p in free if p.process is not None), free[0])
+            place.job = job
+            if place.process is None:
+                self._start(place)
+            assert place.channel is not None
+            with contextlib.suppress(OSError):  # it has just died: poll will say so
+                place.channel.sendall(json.dumps(job.message()).encode() + b"\n")
 
     def poll(self, timeout: float) -> list[Event]:
         """Events since the last call, waiting at most `timeout` seconds for one."""
@@ -159,7 +110,7 @@ class LocalLauncher:
                 events += self._died(place)
         return events
 
-    def stop(self, number: int = signal.SIGTERM) -> None:
+    def cancel(self, number: int = signal.SIGTERM) -> None:
         """Pass a signal on to every worker: a training one saves and ends, an idle one ends. `poll` collects the rest."""
         for place in self.places:
             if place.process is not None:
@@ -188,12 +139,20 @@ class LocalLauncher:
         with open(self.logs / f"worker-{place.number}.log", "ab") as log:
             # A session of its own: Ctrl-C in the terminal reaches the parent alone, which passes it on once.
             place.process = subprocess.Popen(
-                [sys.executable, "-m", "mmctl.sweeps.worker", str(theirs.fileno()), str(os.getpid()), *self.targets],
+                [
+                    sys.executable,
+                    "-m",
+                    "mmctl.sweeps.worker",
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    self.targets["train"],
+                    self.targets["evaluate"],
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                env=self.environment,
+                env=self._environment(place.number),
                 start_new_session=True,
             )
         theirs.close()
@@ -246,22 +205,15 @@ class LocalLauncher:
                 return lines[-1].strip()
         return "it left no message"
 
-    def _environment(self, threads: int, extra: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, place: int) -> dict[str, str]:
         environment = {k: v for k, v in os.environ.items() if k not in SCRUBBED}
         # Libraries read these when they are loaded; each run then sets its own number of threads.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            environment[name] = str(threads)
-        return {**environment, **extra}
-
-
-def cores() -> int:
-    """CPU cores this process may use: its affinity, and the cgroup's quota where one is set."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            available = min(available, max(1, round(int(quota) / int(period))))
-    return max(1, available)
+            environment[name] = str(self.resources.threads)
+        if self.devices is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = self.devices[place]
+        environment |= cache_environment(self.logs, f"worker-{place}")
+        return {**environment, **self.extra}
 
 
 def _cause(code: int) -> str:

@@ -1,0 +1,99 @@
+"""What a sweep may use of this machine: cores, CUDA devices, compile caches; and how many jobs they carry."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from mmctl.errors import UsageError
+
+
+def cores() -> int:
+    """CPU cores this process may use: its affinity, and the cgroup's quota where one is set."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            available = min(available, max(1, round(int(quota) / int(period))))
+    return max(1, available)
+
+
+def visible_devices() -> list[str]:
+    """CUDA devices this process may use, as CUDA_VISIBLE_DEVICES names them: that variable, else what the driver lists.
+
+    Asked of the driver's own tool, not of torch: the parent of a sweep must not hold a context on a device.
+    """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        # As CUDA reads it: the list ends at the first entry that names no device.
+        found: list[str] = []
+        for word in given.split(","):
+            if not word.strip() or word.strip() == "-1" or word.strip().lower() in ("none", "nodevfiles"):
+                break
+            found.append(word.strip())
+        return found
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    try:
+        done = subprocess.run(
+            [tool, "--query-gpu=index", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [w.strip() for w in done.stdout.splitlines() if w.strip().isdigit()] if done.returncode == 0 else []
+
+
+def assign(devices: Sequence[str], gpus: float, jobs: int) -> list[str]:
+    """CUDA_VISIBLE_DEVICES of each of `jobs` places: `gpus` whole devices each, or one shared by 1/gpus places.
+
+    UsageError when there are too few.
+    """
+    if jobs > places_on(devices, gpus):
+        have = f"{len(devices)} CUDA device{'s' * (len(devices) != 1)}"
+        raise UsageError(f"--jobs {jobs} with --gpus-per-run {gpus:g}: {have} carry {places_on(devices, gpus)}")
+    if gpus < 1:
+        each = round(1 / gpus)
+        return [devices[place // each] for place in range(jobs)]
+    count = round(gpus)
+    return [",".join(devices[place * count : (place + 1) * count]) for place in range(jobs)]
+
+
+def places_on(devices: Sequence[str], gpus: float) -> int:
+    """Jobs that can be on `devices` at once. UsageError for a `gpus` that is neither whole nor 1/n."""
+    if (
+        not 0 < gpus <= 1024
+        or (gpus >= 1 and gpus != round(gpus))
+        or (gpus < 1 and abs(1 / gpus - round(1 / gpus)) > 0.02)
+    ):
+        raise UsageError(f"--gpus-per-run {gpus:g}: expected 0, a whole number, or one part of a device (0.5, 0.25)")
+    return len(devices) * round(1 / gpus) if gpus < 1 else len(devices) // round(gpus)
+
+
+CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+"""Environment variable -> folder, of what is compiled while a run goes."""
+
+
+def cache_environment(folder: Path, worker: str) -> dict[str, str]:
+    """A folder a worker for compiled kernels, so that no two write one file at once (triton#11512).
+
+    On local disk: a file system shared by machines loses the renames that such caches rely on. Where the user has set the
+    variable, a folder below that one. Kept from sweep to sweep of the same folder, so that nothing is compiled twice.
+    """
+    import hashlib
+
+    own = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
+    here = Path(tempfile.gettempdir()) / f"mmctl-{os.getuid()}" / own / worker
+    return {
+        variable: str(Path(os.environ[variable]) / own / worker if os.environ.get(variable) else here / name)
+        for variable, name in CACHES.items()
+    }
