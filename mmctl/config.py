@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mmctl import data as data_package
 from mmctl import models as model_package
+from mmctl import plugins
 from mmctl.errors import UsageError, nearest
 
 SCHEMA = 1
@@ -107,6 +108,7 @@ def load(preset: str = "lab", overrides: Sequence[str] = (), layers: Sequence[Ma
     A preset is a scale card for every model: a `model.*` key of it that the chosen model does not have, but another
     registered model has, is passed over. Layers and overrides are strict. Raises UsageError naming the key.
     """
+    plugins.ensure()
     if preset not in presets():  # a name, not a path
         raise UsageError(f'preset "{preset}": no such preset{nearest(preset, presets(), "presets")}')
     card = _flatten(OmegaConf.to_container(OmegaConf.load(PRESETS / f"{preset}.yaml")))
@@ -124,7 +126,8 @@ def load(preset: str = "lab", overrides: Sequence[str] = (), layers: Sequence[Ma
 
 def from_dict(resolved: Mapping[str, Any]) -> Config:
     """Config from what `to_dict` gave (a run's config.yaml). Strict; raises UsageError naming the key."""
-    values = _flatten({k: v for k, v in resolved.items() if k != "schema"})
+    plugins.check(resolved.get("plugins"))
+    values = _flatten({k: v for k, v in resolved.items() if k not in ("schema", "plugins")})
     if resolved.get("schema", SCHEMA) != SCHEMA:
         raise UsageError(f"schema={resolved['schema']}: this mmctl reads schema {SCHEMA}")
     tree = _schema(str(values.get("model.name", "mosaic-v2")))
@@ -134,12 +137,13 @@ def from_dict(resolved: Mapping[str, Any]) -> Config:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Plain nested dict of everything, with the schema version: the content of config.yaml."""
-    return {"schema": SCHEMA, **_plain(config)}
+    used = [plugin.record() for plugin in _plugins(config)]
+    return {"schema": SCHEMA, **({"plugins": used} if used else {}), **_values(config)}
 
 
 def flat(config: Config) -> dict[str, Any]:
     """All values under dotted keys."""
-    return _flatten(_plain(config))
+    return _flatten(_values(config))
 
 
 def identity(config: Config) -> str:
@@ -147,6 +151,8 @@ def identity(config: Config) -> str:
     kept = {k: v for k, v in flat(config).items() if not k.startswith(NOT_IDENTITY) and k != "data.text"}
     kept["corpora"] = data_package.fingerprint(config.data)
     kept["schema"] = SCHEMA
+    if used := _plugins(config):
+        kept["plugins"] = [plugin.sha256 for plugin in used]
     canonical = json.dumps(kept, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]
 
@@ -328,6 +334,20 @@ def _flatten(mapping: Any, prefix: str = "") -> dict[str, Any]:
         else:
             flat_values[f"{prefix}{key}"] = value
     return flat_values
+
+
+def _plugins(config: Config) -> list[plugins.Plugin]:
+    """Plugins this configuration's model and tasks come from."""
+    return plugins.used(config.model.name, config.data.tasks_in_mixture())
+
+
+def _values(config: Config) -> dict[str, Any]:
+    """Plain nested dict without the keys of tasks that plugins brought and this mixture leaves out: a run that uses
+    nothing of a plugin is the same run without it."""
+    values: dict[str, Any] = _plain(config)
+    for name in plugins.tasks_of_plugins() - set(config.data.tasks_in_mixture()):
+        values["data"]["tasks"].pop(name, None)
+    return values
 
 
 def _plain(value: Any) -> Any:

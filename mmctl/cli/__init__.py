@@ -46,13 +46,14 @@ def _root(
 
 def _register() -> None:
     from mmctl.cli import ablate, bench, evaluate, flops, plot, runs, train
+    from mmctl.cli.options import with_plugins
 
-    app.command("train")(train.train)
-    app.command("ablate")(ablate.ablate)
-    app.command("eval")(evaluate.evaluate)
+    app.command("train")(with_plugins(train.train))
+    app.command("ablate")(with_plugins(ablate.ablate))
+    app.command("eval")(with_plugins(evaluate.evaluate))
     app.add_typer(plot.app, name="plot")
     app.add_typer(runs.app, name="runs")
-    app.command("flops")(flops.flops)
+    app.command("flops")(with_plugins(flops.flops))
     app.add_typer(bench.app, name="bench")
 
 
@@ -81,7 +82,9 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
         else:
-            print(f"mmctl: {' '.join(error.format_message().split())}", file=sys.stderr)
+            from mmctl.cli.options import wrong_option
+
+            print(f"mmctl: {wrong_option(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("mmctl: interrupted", file=sys.stderr)

@@ -5,4 +5,4 @@ from __future__ import annotations
 from mmctl.cli.registered import group
 from mmctl.plots import FIGURES
 
-app = group(FIGURES, "Draw one figure from runs or from a sweep: PNG, PDF and the CSV of its numbers.")
+app = group(FIGURES, "Draw one figure from runs or from a sweep: PNG, PDF and the CSV of its numbers.", plugins=True)

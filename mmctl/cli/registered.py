@@ -9,9 +9,14 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from mmctl.cli.options import with_plugins
 
-def group(registry: Mapping[str, str], help: str) -> typer.Typer:
-    """A Typer whose commands are `registry`'s names; name -> module with a `command` function."""
+
+def group(registry: Mapping[str, str], help: str, plugins: bool = False) -> typer.Typer:
+    """A Typer whose commands are `registry`'s names; name -> module with a `command` function.
+
+    plugins: the commands read runs, and so take --plugin.
+    """
 
     class Registered(TyperGroup):
         def list_commands(self, ctx: Any) -> list[str]:
@@ -21,7 +26,8 @@ def group(registry: Mapping[str, str], help: str) -> typer.Typer:
             if cmd_name not in registry:
                 return None
             single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-            single.command(cmd_name)(importlib.import_module(registry[cmd_name]).command)
+            command = importlib.import_module(registry[cmd_name]).command
+            single.command(cmd_name)(with_plugins(command) if plugins else command)
             return typer.main.get_command(single)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:

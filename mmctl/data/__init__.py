@@ -14,29 +14,36 @@ from mmctl.errors import UsageError, nearest
 if TYPE_CHECKING:
     from mmctl.data.task import Task
 
-TASKS: dict[str, str] = {
+TASKS: dict[str, str | type] = {
     "facts": "mmctl.data.facts:Facts",
     "recall": "mmctl.data.recall:Recall",
     "icl": "mmctl.data.icl:InContext",
     "text": "mmctl.data.text:Text",
 }
-"""Name -> "module:Class". The class carries `dimension` (its suite) and `Config` (its keys)."""
+"""Name -> "module:Class"; plugins add their classes themselves (mmctl/plugins.py). The class carries `dimension` (its
+suite) and `Config` (its keys)."""
+
+BUILT_IN = tuple(TASKS)
+"""Tasks that come with mmctl: what a mixture holds by default, whatever plugins are loaded."""
 
 
 def task_class(name: str) -> type[Task]:
     """Class of a registered task. UsageError with the nearest name when there is none."""
     if name not in TASKS:
         raise UsageError(f'task "{name}": no such task{nearest(name, TASKS, "tasks")}')
-    module, _, attribute = TASKS[name].partition(":")
+    entry = TASKS[name]
+    if isinstance(entry, type):
+        return entry
+    module, _, attribute = entry.partition(":")
     found: type[Task] = getattr(importlib.import_module(module), attribute)
     return found
 
 
 def config_class() -> type[Any]:
-    """The dataclass of the `data` section."""
-    from mmctl.data.config import DataConfig
+    """The dataclass of the `data` section, with the keys of every task registered by now."""
+    from mmctl.data.config import with_tasks
 
-    return DataConfig
+    return with_tasks(tuple(TASKS))
 
 
 def build_task(name: str, data: Any) -> Task:

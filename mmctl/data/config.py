@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from mmctl.data import TASKS, build_task, task_class
+from mmctl.data import BUILT_IN, TASKS, build_task, task_class
 from mmctl.errors import UsageError, nearest
+
+
+def tasks_config(names: tuple[str, ...]) -> type[Any]:
+    """One field a task, holding that task's own Config: registering a task is what gives it its keys."""
+    return make_dataclass(
+        "TasksConfig",
+        [(name, task_class(name).Config, field(default_factory=task_class(name).Config)) for name in names],
+        namespace={"__module__": __name__, "__doc__": "Every registered task's own keys, data.tasks.<task>.<key>."},
+    )
+
 
 if TYPE_CHECKING:
     TasksConfig = Any
 else:
-    # One field a registered task, holding that task's own Config: registering a task is what gives it its keys.
-    TasksConfig = make_dataclass(
-        "TasksConfig",
-        [(name, task_class(name).Config, field(default_factory=task_class(name).Config)) for name in TASKS],
-        namespace={"__module__": __name__, "__doc__": "Every registered task's own keys, data.tasks.<task>.<key>."},
-    )
+    TasksConfig = tasks_config(BUILT_IN)
 
 
 @dataclass
@@ -30,7 +36,7 @@ class DataConfig:
     """Sequences in a step, over all tasks."""
     vocabulary: int = 512
     """V, tokens the model knows: bytes 0-255, then symbols that the synthetic tasks share."""
-    mixture: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TASKS, 1.0))
+    mixture: dict[str, float] = field(default_factory=lambda: dict.fromkeys(BUILT_IN, 1.0))
     """Task -> sampling proportion. A weight of 0 leaves a task out."""
     loss_weights: dict[str, float] = field(default_factory=dict)
     """Task -> weight of its mean loss in the step's loss (1 where not given)."""
@@ -60,7 +66,22 @@ class DataConfig:
             raise UsageError(f"data.mixture={self.mixture}: expected at least one task with a weight above 0")
         if not any(self.loss_weights.get(name, 1.0) > 0 for name in names):
             raise UsageError(f"data.loss_weights={self.loss_weights}: no task of the mixture would be trained")
-        for name in TASKS:
-            getattr(self.tasks, name).validate(f"data.tasks.{name}.")
+        for task in fields(self.tasks):
+            getattr(self.tasks, task.name).validate(f"data.tasks.{task.name}.")
         for name in names:
             build_task(name, self).check_length(self.length)
+
+
+@lru_cache
+def with_tasks(names: tuple[str, ...]) -> type[DataConfig]:
+    """DataConfig with the keys of these tasks: plugins may bring some after this module was imported."""
+    if names == BUILT_IN:
+        return DataConfig
+    tasks = tasks_config(names)
+    made: Any = make_dataclass(
+        "DataConfig",
+        [("tasks", tasks, field(default_factory=tasks))],
+        bases=(DataConfig,),
+        namespace={"__module__": __name__},
+    )
+    return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mmctl.data import TASKS, task_class
@@ -9,9 +10,23 @@ from mmctl.errors import UsageError, nearest
 
 DIMENSIONS = ("persistent", "new-knowledge", "in-context")
 
-SUITES: dict[str, list[str]] = {
-    dimension: [name for name in TASKS if task_class(name).dimension == dimension] for dimension in DIMENSIONS
-}
+
+class _Suites(Mapping[str, list[str]]):
+    """Read from the registry each time, since a plugin may have brought a task."""
+
+    def __getitem__(self, dimension: str) -> list[str]:
+        if dimension not in DIMENSIONS:
+            raise KeyError(dimension)
+        return [name for name in TASKS if task_class(name).dimension == dimension]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(DIMENSIONS)
+
+    def __len__(self) -> int:
+        return len(DIMENSIONS)
+
+
+SUITES: Mapping[str, list[str]] = _Suites()
 """Suite -> tasks."""
 
 

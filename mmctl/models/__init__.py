@@ -11,19 +11,23 @@ if TYPE_CHECKING:
     from mmctl.config import Config
     from mmctl.models.base import Model
 
-MODELS: dict[str, str] = {
+MODELS: dict[str, str | type] = {
     "mosaic-v2": "mmctl.models.mosaic_v2:MosaicV2",
     "mosaic-v1": "mmctl.models.mosaic_v1:MosaicV1",
     "transformer": "mmctl.models.transformer:Transformer",
     "transformer-masks": "mmctl.models.transformer_masks:TransformerMasks",
 }
+"""Name -> "module:Class"; plugins add their classes themselves (mmctl/plugins.py)."""
 
 
 def model_class(name: str) -> Any:
     """The model's class. UsageError with the nearest name when there is none."""
     if name not in MODELS:
         raise UsageError(f'model.name="{name}": no such model{nearest(name, MODELS, "models")}')
-    module, _, attribute = MODELS[name].partition(":")
+    found = MODELS[name]
+    if isinstance(found, type):
+        return found
+    module, _, attribute = found.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
@@ -42,7 +46,7 @@ def build(config: Config, seed: int | None = None) -> Model:
 
 def __getattr__(name: str) -> Any:
     if name == "load_official_v1":
-        from mmctl.models.mosaic_v1 import load_official_v1
+        from mmctl.models.official_v1 import load_official_v1
 
         return load_official_v1
     raise AttributeError(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import subprocess
 import sys
 import uuid
@@ -12,9 +11,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from mmctl import plugins
+
+from mmctl.runs.redaction import redact, redact_arguments, redact_urls
+
+__all__ = ["collect", "redact", "redact_urls"]
+
 LARGEST_DIFF = 100_000
 """Characters of uncommitted changes kept; a longer diff is cut and says so."""
-_SECRET = re.compile(r"(?i)((?<![a-z])(?:password|passwd|secret|token|api[_-]?key|credentials?)\s*[=:]\s*)\S+")
 PACKAGES = ("mmctl", "torch", "triton", "numpy", "scipy", "omegaconf", "safetensors", "mlflow")
 
 
@@ -22,21 +26,25 @@ def collect() -> dict[str, Any]:
     """The content of provenance.json, fresh for each run; what does not change within a process is computed once."""
     return {
         "id": uuid.uuid4().hex,  # this folder's own name in the tracking store, wherever it is moved
-        "command": [redact(argument) for argument in sys.argv],
+        "command": redact_arguments(sys.argv),
         "git": _git(),
         "versions": _versions(),
         "machine": _machine(),
+        "plugins": plugins.provenance(),
     }
 
 
-def redact(text: str) -> str:
-    """`text` without what looks like a secret: user:password in a URL, and the value of a key such as api-token=...."""
-    return _SECRET.sub(r"\1***", redact_urls(text))
+def kernels(model: Any, device: Any, precision: str) -> dict[str, str]:
+    """Which implementation each operation of `model` takes on `device`: "triton", or "native" and why; {} for a model
+    with none. `precision`: "bf16" or "float32", as the run's configuration has it."""
+    import torch
 
+    from mmctl.kernels.dispatch import TRITON_OPERATIONS, path_taken
 
-def redact_urls(text: str) -> str:
-    """`text` without the user:password part of its URLs."""
-    return re.sub(r"(\w+://)[^/@\s]+@", r"\1***@", text)
+    used = vars(sys.modules[type(model).__module__])
+    width = model.config.width // model.config.heads
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    return {name: path_taken(name, device, dtype, width) for name in sorted(TRITON_OPERATIONS) if name in used}
 
 
 @lru_cache(maxsize=1)
@@ -91,7 +99,7 @@ def _git() -> dict[str, Any] | None:
     return {
         "commit": commit,
         "dirty": bool(diff or untracked),
-        "diff": redact_urls(diff),
+        "diff": redact(diff, code=True),
         "untracked": untracked[:200],
     }
 

@@ -1,0 +1,93 @@
+"""What commands share: the --plugin option, tables, JSON, and one line for a wrong option."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Root = Annotated[
+    str | None,
+    typer.Option("--runs", help="Folder of runs (default: $MMCTL_RUNS, else ./runs).", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON for a program instead of a table.")]
+
+PLUGIN = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        help="Your own models or tasks: a dotted module name or a .py file; repeat it (also: $MMCTL_PLUGINS).",
+        show_default=False,
+    ),
+]
+
+
+def with_plugins(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with a --plugin option, which is loaded before the command itself runs."""
+    signature = inspect.signature(command, eval_str=True)
+
+    @functools.wraps(command)
+    def loading(*positional: Any, plugin: list[str] | None = None, **named: Any) -> Any:
+        if plugin:
+            from mmctl import plugins
+
+            plugins.load(plugin)
+        return command(*positional, **named)
+
+    option = inspect.Parameter("plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=PLUGIN)
+    loading.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
+    loading.__annotations__ = {**command.__annotations__, "plugin": PLUGIN}
+    return loading
+
+
+def table(*columns: str, title: str | None = None, right: tuple[int, ...] = ()) -> Any:
+    """A rich table; `right` are the columns aligned to the right."""
+    from rich.table import Table
+
+    made = Table(title=plain(title) if title else None, title_justify="left", show_header=any(columns))
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="right" if number in right else "left", overflow="fold")
+    return made
+
+
+def plain(text: str) -> Any:
+    """Text in which [brackets] are not markup."""
+    from rich.text import Text
+
+    return Text(text)
+
+
+def console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    # Without a terminal (a pipe, a log) nothing may be cut off or wrapped.
+    return Console(width=None if stream.isatty() else 200, markup=False, highlight=False, stderr=stderr)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout; NaN and infinities as strings."""
+    import json
+
+    from mmctl.runs.files import json_ready
+
+    print(json.dumps(json_ready(value), indent=2, allow_nan=False))
+
+
+def wrong_option(error: Any) -> str:
+    """What is wrong with an option, in one line that names the nearest one."""
+    from mmctl.errors import nearest
+
+    given, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if type(error).__name__ != "NoSuchOption" or context is None:
+        return " ".join(error.format_message().split())
+    known = {name for param in context.command.get_params(context) for name in param.opts if name.startswith("-")}
+    return f'"{given}": no such option of {context.command_path}{nearest(str(given), known, "options")}'
