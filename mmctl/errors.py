@@ -24,6 +24,15 @@ class UsageError(MmctlError):
     exit_code = EXIT_USAGE
 
 
+class OutOfMemory(MmctlError):
+    """The device's memory did not hold what was asked. `fits` is the setting that would, as key=value words, such as
+    "training.accumulation=4"; "" if none is known. The message names it too."""
+
+    def __init__(self, message: str, fits: str = "") -> None:
+        super().__init__(message)
+        self.fits = fits
+
+
 def nearest(name: str, valid: Iterable[str], what: str = "valid") -> str:
     """Suggestion for a mistyped `name`: '; did you mean "x"?', else the list of valid names (at most 12)."""
     names = sorted({str(v) for v in valid})
