@@ -16,8 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmctl.errors import UsageError
+from mmctl.models.cache import Cache
 from mmctl.models.config import ModelConfig
 from mmctl.models.flops import Ask, Cost
+
+PREFILL_CHUNK = 1024
+"""Tokens of a prompt taken at once: what a chunk needs beside the stored pairs does not grow with the prompt."""
 
 
 def clipped_normal_(weight: Tensor, std: float, generator: torch.Generator | None) -> None:
@@ -109,6 +113,58 @@ class Model(nn.Module):
         if delay is None:
             delay = self.delay_override or getattr(self.config, "inference_delay", None)
         return {"documents": documents, "delay": delay, "remove_long_term": self.long_term_removed}
+
+    def init_cache(self, batch: int, capacity: int = 0) -> Cache:
+        """An empty cache for `batch` sequences, with room for `capacity` tokens at once (more are taken all the same).
+
+        Long-term reads follow the m, and the removal, that are in force now. Every block has `init_cache(cache)`, which
+        gives its entry of `cache.layers`, and `step(x, entry, context)`, which is its forward pass over new positions.
+        """
+        delay = self.delay_override or getattr(self.config, "inference_delay", None)
+        cache = Cache(batch, delay, self.long_term_removed, capacity)
+        cache.layers = [block.init_cache(cache) for block in self.blocks]  # type: ignore[operator]
+        return cache
+
+    @torch.inference_mode()
+    def step(
+        self,
+        tokens_BT: Tensor,
+        cache: Cache,
+        *,
+        documents: Tensor | None = None,
+        labelled: Tensor | None = None,
+    ) -> Tensor:
+        """Logits of tokens (B, T) that follow what the cache holds, as `forward` over all of them would give.
+
+        documents: (B, T) ids that go on from those before; None continues each row's last document. Shapes and
+        `labelled` as in `forward`.
+        """
+        x = self.advance(tokens_BT, cache, documents)
+        if labelled is not None:
+            x = x[labelled]
+        return self.classifier(self.norm(x))
+
+    @torch.inference_mode()
+    def prefill(
+        self, tokens_BT: Tensor, cache: Cache, *, documents: Tensor | None = None, chunk: int = PREFILL_CHUNK
+    ) -> Tensor:
+        """Take a prompt (B, T), `chunk` tokens at a time; logits (B, V) after its last token."""
+        for first in range(0, tokens_BT.shape[1], chunk):
+            part = slice(first, first + chunk)
+            x = self.advance(tokens_BT[:, part], cache, None if documents is None else documents[:, part])
+        return self.classifier(self.norm(x[:, -1]))
+
+    def advance(self, tokens_BT: Tensor, cache: Cache, documents: Tensor | None) -> Tensor:
+        """`hidden` of new tokens: residual stream (B, T, d), with the cache brought up to them."""
+        context = self.step_context(cache.admit(tokens_BT, documents), tokens_BT)
+        x = self.embedding(tokens_BT)
+        for block, entry in zip(self.blocks, cache.layers, strict=True):
+            x = block.step(x, entry, context)  # type: ignore[operator]
+        return x
+
+    def step_context(self, context: dict[str, Any], tokens_BT: Tensor) -> dict[str, Any]:
+        """What all blocks share in one step: what the cache says of the new tokens (`Cache.admit`), and rotations."""
+        return context
 
     def sample_delay(self, generator: np.random.Generator) -> int | None:
         """This training step's m, the same for every layer; None for a model without long-term memory."""

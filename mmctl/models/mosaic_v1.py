@@ -5,20 +5,17 @@ Scalars are stored divided by 10 ("exp scaling", as in the official code, which 
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmctl.errors import MmctlError
 from mmctl.kernels import key_scan, memory_attention, value_extract
 from mmctl.models.base import Model, one_hot_values
+from mmctl.models.cache import Cache, Pairs, State, read_step, scan_step, value_step
 from mmctl.models.config import ModelConfig
 from mmctl.models.flops import Ask, Cost, dense, ends, memory_read, scalars, scan, slots
 
@@ -64,11 +61,29 @@ class FixedKeyExtractor(nn.Module):
         self.theta_decay = nn.Parameter(torch.linspace(0.5, 5, heads) / EXP_SCALING)
         self.kappa = nn.Parameter(torch.ones(heads) / EXP_SCALING)
 
-    def forward(self, x: Tensor, documents: Tensor | None) -> Tensor:
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """W_phi x (B, H, T, D), log gates and log decays (B, H, T)."""
         b, t, d = x.shape
         projected = self.projection(x).view(b, t, self.heads, d // self.heads).transpose(1, 2)
         log_decay = -(EXP_SCALING * self.theta_decay).abs().view(1, -1, 1).expand(b, self.heads, t)
-        return key_scan(projected, torch.zeros_like(log_decay), log_decay, documents=documents)
+        return projected, torch.zeros_like(log_decay), log_decay
+
+    def forward(self, x: Tensor, documents: Tensor | None) -> Tensor:
+        return key_scan(*self.project(x), documents=documents)
+
+    def step(self, x: Tensor, state: State | None, context: dict[str, Any]) -> tuple[Tensor, State]:
+        """`forward` over new positions, and the recurrence's state after them."""
+        return scan_step(*self.project(x), state, context)
+
+
+@dataclass
+class BlockCache:
+    """What one block carries from token to token: all pairs, both key recurrences, the newest W_psi x (B, H, 1, D)."""
+
+    pairs: Pairs
+    contextual: State | None = None
+    persistent: State | None = None
+    pending: Tensor | None = None
 
 
 class ContextualMemory(nn.Module):
@@ -89,13 +104,29 @@ class ContextualMemory(nn.Module):
         return beta, torch.zeros_like(beta), torch.zeros_like(beta)
 
     def forward(self, x: Tensor, context: dict[str, Any]) -> Tensor:
-        b, t, d = x.shape
         documents = context["documents"]
         keys = self.key(x, documents)
-        psi = self.value(x).view(b, t, self.heads, d // self.heads).transpose(1, 2)
-        values = value_extract(psi, self.gamma, (EXP_SCALING * self.theta_value).exp(), documents=documents)
+        values = value_extract(self.psi(x), self.gamma, self.value_length(), documents=documents)
         read = memory_attention(keys, values, self.bandwidth(), delay=1, documents=documents)
-        return self.output(read.transpose(1, 2).reshape(b, t, d))
+        return self.output(read.transpose(1, 2).reshape(x.shape))
+
+    def psi(self, x: Tensor) -> Tensor:
+        """W_psi x, (B, H, T, D)."""
+        b, t, d = x.shape
+        return self.value(x).view(b, t, self.heads, d // self.heads).transpose(1, 2)
+
+    def value_length(self) -> Tensor:
+        """alpha_psi (H,), the length of every value."""
+        return (EXP_SCALING * self.theta_value).exp()
+
+    def step(self, x: Tensor, entry: BlockCache, context: dict[str, Any]) -> Tensor:
+        """`forward` over new positions x (B, T, d), from carried state."""
+        keys, entry.contextual = self.key.step(x, entry.contextual, context)
+        psi = self.psi(x)
+        values = value_step(psi, self.gamma, self.value_length(), entry.pending, context)
+        entry.pending = psi[:, :, -1:].clone()
+        read = read_step(entry.pairs, keys, values, self.bandwidth(), context, delay=1)
+        return self.output(read.transpose(1, 2).reshape(x.shape))
 
     def last_query_weights(self, x: Tensor) -> Tensor:
         keys = self.key(x, None)
@@ -120,9 +151,17 @@ class SlotMemory(nn.Module):
         self.output = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor, documents: Tensor | None) -> Tensor:
-        b, t, d = x.shape
+        return self.read(self.key(x, documents))
+
+    def step(self, x: Tensor, entry: BlockCache, context: dict[str, Any]) -> Tensor:
+        """`forward` over new positions x (B, T, d), from carried state."""
+        keys, entry.persistent = self.key.step(x, entry.persistent, context)
+        return self.read(keys)
+
+    def read(self, keys: Tensor) -> Tensor:
+        """All slots read with unit keys (B, H, T, D), averaged over banks, through W_o: (B, T, d)."""
+        b = keys.shape[0]
         scale = (2 * EXP_SCALING * self.key.kappa).clamp(max=MAX_LOG_SCALE).exp()
-        keys = self.key(x, documents)
         query = keys * scale.view(1, -1, 1, 1).to(keys.dtype)
         reads = [
             F.scaled_dot_product_attention(
@@ -131,7 +170,7 @@ class SlotMemory(nn.Module):
             for k, v in zip(self.slot_keys, self.slot_values, strict=True)
         ]
         read = torch.stack(reads).mean(0) * (EXP_SCALING * self.theta_output).exp().view(1, -1, 1, 1)
-        return self.output(read.transpose(1, 2).reshape(b, t, d))
+        return self.output(read.transpose(1, 2).flatten(2))
 
 
 class MosaicV1Block(nn.Module):
@@ -147,6 +186,13 @@ class MosaicV1Block(nn.Module):
     def forward(self, x: Tensor, context: dict[str, Any]) -> Tensor:
         x = x + self.memories(self.memory_norm(x), context)
         return x + self.persistent(self.persistent_norm(x), context["documents"])
+
+    def init_cache(self, cache: Cache) -> BlockCache:
+        return BlockCache(Pairs(capacity=cache.capacity))
+
+    def step(self, x: Tensor, entry: BlockCache, context: dict[str, Any]) -> Tensor:
+        x = x + self.memories.step(self.memory_norm(x), entry, context)
+        return x + self.persistent.step(self.persistent_norm(x), entry, context)
 
     def last_query_weights(self, x: Tensor, context: dict[str, Any]) -> dict[str, Tensor]:
         return {"contextual": self.memories.last_query_weights(self.memory_norm(x))}
@@ -191,87 +237,3 @@ class MosaicV1(Model):
             elif parameter.dim() == 2:
                 std = residual if name.endswith("output.weight") else 0.02
                 nn.init.normal_(parameter, 0.0, std, generator=generator)
-
-
-OFFICIAL_NAMES = {
-    "lm_head.weight": "embedding.weight",  # tied: one matrix, which torch names by its first owner
-    "mosaic.ln_f.weight": "norm.weight",
-    "ln_1.weight": "memory_norm.weight",
-    "ln_2.weight": "persistent_norm.weight",
-    "attn.k_featurizer.W_k.weight": "memories.key.projection.weight",
-    "attn.k_featurizer.leaky_avg.leaky_key_beta": "memories.key.theta_decay",
-    "attn.k_featurizer.key_scale": "memories.key.kappa",
-    "attn.v_featurizer.W_v.weight": "memories.value.weight",
-    "attn.v_featurizer.coef": "memories.gamma",
-    "attn.v_featurizer.val_scale": "memories.theta_value",
-    "attn.c_proj.weight": "memories.output.weight",
-    "mlp.k_featurizer.W_k.weight": "persistent.key.projection.weight",
-    "mlp.k_featurizer.leaky_avg.leaky_key_beta": "persistent.key.theta_decay",
-    "mlp.k_featurizer.key_scale": "persistent.key.kappa",
-    "mlp.P_k": "persistent.slot_keys",
-    "mlp.P_v": "persistent.slot_values",
-    "mlp.out_scale": "persistent.theta_output",
-    "mlp.c_proj.weight": "persistent.output.weight",
-}
-"""Official parameter names (without the "mosaic.h.N." of a block) and ours."""
-
-
-def official_to_ours(name: str) -> str | None:
-    """Our name of an official parameter; None for its derived buffers (masks, decay tables)."""
-    name = name.replace("mosaic.wte.weight", "lm_head.weight")
-    prefix = ""
-    if name.startswith("mosaic.h."):
-        layer, _, name = name.removeprefix("mosaic.h.").partition(".")
-        prefix = f"blocks.{layer}."
-    return prefix + OFFICIAL_NAMES[name] if name in OFFICIAL_NAMES else None
-
-
-def load_official_v1(path: str | Path) -> MosaicV1:
-    """Official v1 weights (safetensors, names as that code has them, an optional "param." prefix) as our module.
-
-    The file's metadata holds the official configuration as JSON under "config" (n_layer, n_head, n_embd, pmem_size,
-    pmem_count, vocab_size). Returns a float32 module with `model(tokens) -> logits`. MmctlError in one line when the
-    file is not such a checkpoint.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            stored = {k.removeprefix("param."): file.get_tensor(k) for k in _parameters(file.keys())}
-    except (OSError, SafetensorError) as error:
-        raise MmctlError(f"{path}: not a readable safetensors file ({str(error).splitlines()[0]})") from None
-    if "config" not in metadata:
-        raise MmctlError(f'{path}: no "config" in the metadata; expected the official v1 configuration as JSON')
-    try:
-        official = json.loads(metadata["config"])
-        config = MosaicV1Config(
-            layers=official["n_layer"],
-            heads=official["n_head"],
-            width=official["n_embd"],
-            persistent_slots=official["pmem_size"],
-            persistent_count=official["pmem_count"],
-        )
-        vocabulary, length = int(official["vocab_size"]), int(official.get("block_size", 1024))
-    except (ValueError, KeyError, TypeError) as error:
-        raise MmctlError(f"{path}: the official configuration lacks or garbles {error}") from None
-    if any(k.endswith(".bias") and official_to_ours(k) is None and "weight" not in k for k in stored if "c_proj" in k):
-        raise MmctlError(f"{path}: weights with biases; expected the official bias=False configuration")
-    model = MosaicV1(config, vocabulary, length, torch.Generator().manual_seed(0))
-    own = dict(model.named_parameters())
-    found = {ours: tensor for k, tensor in stored.items() if (ours := official_to_ours(k)) is not None}
-    missing = sorted(set(own) - set(found))
-    if missing:
-        raise MmctlError(f"{path}: parameter {missing[0]} is missing (and {len(missing) - 1} more)")
-    with torch.no_grad():
-        for name, tensor in found.items():
-            if own[name].numel() != tensor.numel():
-                raise MmctlError(f"{path}: {name} has {tensor.numel()} numbers; expected {own[name].numel()}")
-            own[name].copy_(tensor.reshape(own[name].shape))
-    return model
-
-
-def _parameters(keys: Iterable[str]) -> list[str]:
-    names = list(keys)
-    prefixed = [k for k in names if k.startswith("param.")]
-    return prefixed or [k for k in names if not k.startswith("grad.")]

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from mmctl.kernels import key_scan, memory_attention, value_extract
 from mmctl.models.base import Model, RMSNorm, SwiGLU, block_std, clipped_normal_, one_hot_values
+from mmctl.models.cache import Cache
 from mmctl.models.config import ModelConfig, RangeConfig, expect, one_of
 from mmctl.models.flops import Ask, Cost, dense, ends, memory_read, scalars, scan, swiglu
+from mmctl.models.mosaic_v2_cache import MemoriesCache, step
 
 THETA_BETA, THETA_ALPHA = 1.5, 1.0 / 3.0
 """Initial theta of beta_0, beta_1 (each exp(1.5) = 4.5) and of alpha (paper, section 3.1)."""
@@ -117,8 +119,9 @@ class AssociativeMemories(nn.Module):
         if not self.gamma.is_meta:
             nn.init.uniform_(self.gamma, 0.0, 1.0, generator=generator)
 
-    def extract(self, x: Tensor, documents: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Unit keys and values (B, M*H, T, D) of the stacked memories, from x (B, T, d)."""
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Of the stacked memories, from x (B, T, d): W_phi x and W_psi x (B, M*H, T, D), log gates and log decays
+        (B, M*H, T), and the length of the values (M*H,)."""
         b, t, d = x.shape
         m, h = len(self.names), self.config.heads
         phi, psi = self.key_value(x).view(b, t, 2, m * h, d // h).permute(2, 0, 3, 1, 4)
@@ -131,10 +134,13 @@ class AssociativeMemories(nn.Module):
         else:
             log_decay = -(10 * self.theta_decay).abs().view(1, m * h, 1).expand(b, m * h, t)
             log_gate = torch.zeros_like(log_decay)
+        return phi, psi, log_gate, log_decay, self.theta_value.abs().clamp(max=15).exp().flatten()
+
+    def extract(self, x: Tensor, documents: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Unit keys and values (B, M*H, T, D) of the stacked memories, from x (B, T, d)."""
+        phi, psi, log_gate, log_decay, scale = self.project(x)
         keys = key_scan(phi, log_gate, log_decay, documents=documents)
-        scale = self.theta_value.abs().clamp(max=15).exp().flatten()
-        values = value_extract(psi, self.gamma.flatten(), scale, documents=documents)
-        return keys, values
+        return keys, value_extract(psi, self.gamma.flatten(), scale, documents=documents)
 
     def ranges(self, context: dict[str, Any]) -> list[dict[str, Any]]:
         """window= or delay= of each memory, in the order of `names`."""
@@ -188,6 +194,13 @@ class MosaicV2Block(nn.Module):
 
     def forward(self, x: Tensor, context: dict[str, Any]) -> Tensor:
         x = x + self.memories(self.memory_norm(x), context)
+        return x + self.persistent(self.persistent_norm(x))
+
+    def init_cache(self, cache: Cache) -> MemoriesCache:
+        return MemoriesCache.empty(self.memories, cache)
+
+    def step(self, x: Tensor, entry: MemoriesCache, context: dict[str, Any]) -> Tensor:
+        x = x + step(self.memories, self.memory_norm(x), entry, context)
         return x + self.persistent(self.persistent_norm(x))
 
     def last_query_weights(self, x: Tensor, context: dict[str, Any]) -> dict[str, Tensor]:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mmctl.models.attention_cache import AttentionCache, attention_step, document_firsts
 from mmctl.models.base import Model, RMSNorm, SwiGLU, block_std, clipped_normal_, one_hot_values
+from mmctl.models.cache import Cache, Pairs
 from mmctl.models.config import FeedForwardConfig, ModelConfig, expect, one_of
 from mmctl.models.flops import Ask, Cost, attention, dense, ends, scalars, swiglu
 
@@ -45,10 +47,11 @@ def validate_attention(config: Any) -> None:
         )
 
 
-def rotations(length: int, head_width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin (T, D) of the rotary angles, in float64 (far positions need it), halves side by side (as in llama)."""
-    frequency = base ** (-torch.arange(0, head_width, 2, device=device, dtype=torch.float64) / head_width)
-    angle = torch.arange(length, device=device, dtype=torch.float64)[:, None] * frequency[None, :]
+def rotations(positions: Tensor, head_width: int, base: float) -> tuple[Tensor, Tensor]:
+    """cos and sin (..., T, D) of the rotary angles at positions (..., T), in float64 (far positions need it), halves side
+    by side (as in llama)."""
+    frequency = base ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float64) / head_width)
+    angle = positions.to(torch.float64)[..., None] * frequency
     angle = torch.cat([angle, angle], dim=-1)
     return angle.cos(), angle.sin()
 
@@ -66,7 +69,23 @@ def rotated(config: Any, tokens_BT: Tensor) -> tuple[Tensor, Tensor] | None:
     """Rotations for one pass; None without position encoding. Relative, so documents need no restart."""
     if config.position == "none":
         return None
-    return rotations(tokens_BT.shape[1], config.width // config.heads, config.rope_base, tokens_BT.device)
+    positions = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+    return rotations(positions, config.width // config.heads, config.rope_base)
+
+
+def step_rotated(config: Any, context: dict[str, Any], tokens_BT: Tensor) -> dict[str, Any]:
+    """A step's context (`Cache.admit`) with what attention needs: where each new token's document starts, and rotations.
+
+    Positions count from there, so that what stands before a document (padding) cannot touch even its rounding.
+    """
+    first = document_firsts(context)
+    rotation = None
+    if config.position != "none":
+        positions = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) + context["position"]
+        if first is not None:
+            positions = (positions - first).unsqueeze(1)  # (B, 1, T), the same for all heads
+        rotation = rotations(positions, config.width // config.heads, config.rope_base)
+    return {**context, "first": first, "rotation": rotation}
 
 
 def same_document(documents_BT: Tensor) -> Tensor:
@@ -95,6 +114,11 @@ class Attention(nn.Module):
         read = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         return self.output(read.transpose(1, 2).reshape(b, t, d))
 
+    def step(self, x: Tensor, entry: AttentionCache, context: dict[str, Any]) -> Tensor:
+        """`forward` over new positions x (B, T, d), with cached keys and values."""
+        read = attention_step(*self.project(x, context["rotation"]), entry, context)
+        return self.output(read.transpose(1, 2).flatten(2))
+
     def last_query_weights(self, x: Tensor, context: dict[str, Any]) -> Tensor:
         q, k, _ = self.project(x, context["rotation"])
         values = one_hot_values(x.shape[0], self.heads, x.shape[1], k)
@@ -113,6 +137,13 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, context: dict[str, Any]) -> Tensor:
         x = x + self.attention(self.attention_norm(x), context)
+        return x + self.persistent(self.persistent_norm(x))
+
+    def init_cache(self, cache: Cache) -> AttentionCache:
+        return AttentionCache(Pairs(capacity=cache.capacity))
+
+    def step(self, x: Tensor, entry: AttentionCache, context: dict[str, Any]) -> Tensor:
+        x = x + self.attention.step(self.attention_norm(x), entry, context)
         return x + self.persistent(self.persistent_norm(x))
 
     def last_query_weights(self, x: Tensor, context: dict[str, Any]) -> dict[str, Tensor]:
@@ -162,3 +193,6 @@ class Transformer(Model):
         if documents is not None:
             mask = same_document(documents).tril()
         return {"rotation": rotated(self.config, tokens_BT), "mask": mask}
+
+    def step_context(self, context: dict[str, Any], tokens_BT: Tensor) -> dict[str, Any]:
+        return step_rotated(self.config, context, tokens_BT)

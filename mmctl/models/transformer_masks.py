@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmctl.kernels import memory_attention
+from mmctl.models.attention_cache import AttentionCache, attention_step
 from mmctl.models.base import Model, RMSNorm, SwiGLU, one_hot_values
+from mmctl.models.cache import Cache, Pairs
 from mmctl.models.config import ModelConfig, RangeConfig
 from mmctl.models.flops import Ask, Cost, attention, dense, ends, memory_read, scalars, swiglu
-from mmctl.models.transformer import initialise, rotate, rotated, same_document, validate_attention
+from mmctl.models.transformer import initialise, rotate, rotated, same_document, step_rotated, validate_attention
 
 
 @dataclass
@@ -37,6 +39,14 @@ class TransformerMasksConfig(RangeConfig):
     def validate(self) -> None:
         super().validate()
         validate_attention(self)
+
+
+@dataclass
+class RangesCache:
+    """Every key and value of the long-term heads (None where they are removed), the last h of the short-term ones."""
+
+    long: AttentionCache | None
+    short: AttentionCache
 
 
 class RangedAttention(nn.Module):
@@ -89,6 +99,17 @@ class RangedAttention(nn.Module):
         read = torch.cat([long, short.to(long.dtype)], dim=1)
         return self.output(read.transpose(1, 2).reshape(b, t, 2 * d))
 
+    def step(self, x: Tensor, entry: RangesCache, context: dict[str, Any]) -> Tensor:
+        """`forward` over new positions x (B, T, d), with cached keys and values."""
+        q, k, v = self.project(x, context["rotation"])
+        far, near = slice(0, self.heads), slice(self.heads, None)
+        if entry.long is None:
+            long = torch.zeros_like(v[:, far])
+        else:
+            long = attention_step(q[:, far], k[:, far], v[:, far], entry.long, context, delay=context["delay"])
+        short = attention_step(q[:, near], k[:, near], v[:, near], entry.short, context, window=self.window)
+        return self.output(torch.cat([long, short], dim=1).transpose(1, 2).flatten(2))
+
     def last_query_weights(self, x: Tensor, context: dict[str, Any]) -> dict[str, Tensor]:
         q, k, _ = self.project(x, context["rotation"])
         b, t, _ = x.shape
@@ -117,6 +138,14 @@ class MasksBlock(nn.Module):
 
     def forward(self, x: Tensor, context: dict[str, Any]) -> Tensor:
         x = x + self.attention(self.attention_norm(x), context)
+        return x + self.persistent(self.persistent_norm(x))
+
+    def init_cache(self, cache: Cache) -> RangesCache:
+        long = None if cache.remove_long_term else AttentionCache(Pairs(capacity=cache.capacity))
+        return RangesCache(long, AttentionCache(Pairs(keep=self.attention.window)))
+
+    def step(self, x: Tensor, entry: RangesCache, context: dict[str, Any]) -> Tensor:
+        x = x + self.attention.step(self.attention_norm(x), entry, context)
         return x + self.persistent(self.persistent_norm(x))
 
     def last_query_weights(self, x: Tensor, context: dict[str, Any]) -> dict[str, Tensor]:
@@ -158,3 +187,6 @@ class TransformerMasks(Model):
         shared = super().context(tokens_BT, documents, delay)
         mask = None if documents is None else same_document(documents)
         return {**shared, "rotation": rotated(self.config, tokens_BT), "mask": mask}
+
+    def step_context(self, context: dict[str, Any], tokens_BT: Tensor) -> dict[str, Any]:
+        return step_rotated(self.config, context, tokens_BT)

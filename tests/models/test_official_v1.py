@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from mmctl.errors import MmctlError
 from mmctl.models import load_official_v1
-from mmctl.models.mosaic_v1 import official_to_ours
+from mmctl.models.official_v1 import official_to_ours
 
 
 @pytest.fixture(scope="module")
