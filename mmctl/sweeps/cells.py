@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from mmctl.config import Config, _flatten, identity, load
+from mmctl.config import Config, identity, load
 from mmctl.errors import UsageError, nearest
+from mmctl.schema import flatten
 from mmctl.sweeps.matrix import Arm, Changes, Match, Matrix
 from mmctl.sweeps.profiles import Profile
 
@@ -94,7 +95,7 @@ class Composer:
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
         settle(config)
-        settings = {k: v for layer in (self.profile.set, *layers) for k, v in _flatten(layer).items()}
+        settings = {k: v for layer in (self.profile.set, *layers) for k, v in flatten(layer).items()}
         for text in kept:
             settings.pop(text.partition("=")[0].strip(), None)
         return Cell(identity(config), config, kept, settings)
@@ -142,14 +143,19 @@ def _sibling(matrix: Matrix, name: str) -> Arm:
     return next(a for a in [*matrix.arms, *matrix.siblings] if a.name == name)
 
 
+def dwarf(config: Config, layers: int = 1) -> Config:
+    """The same kind of model with the smallest sizes, to ask what does not depend on them without building it whole."""
+    sizes = {"layers": layers, "width": 2 * config.model.heads, "ffn_width": 2, "persistent_slots": 2}
+    own = {f.name for f in fields(config.model)}
+    small = replace(config.model, **{key: value for key, value in sizes.items() if key in own})
+    return replace(config, model=small, data=replace(config.data, vocabulary=2))
+
+
 def _check_changes(config: Config, changes: Changes, where: str) -> None:
     """Refuse before training what the model would refuse after it: asks a dwarf of the same kind."""
     from mmctl import models
 
-    sizes = {"layers": 1, "width": 2 * config.model.heads, "ffn_width": 2, "persistent_slots": 2}
-    own = {f.name for f in fields(config.model)}
-    small = replace(config.model, **{key: value for key, value in sizes.items() if key in own})
-    model = models.build(replace(config, model=small, data=replace(config.data, vocabulary=2)))
+    model = models.build(dwarf(config))
     try:
         with model.evaluation_changes(remove_long_term=changes.remove_long_term, delay=changes.delay):
             pass
@@ -160,7 +166,7 @@ def _check_changes(config: Config, changes: Changes, where: str) -> None:
 def _model_name(profile: Profile, layers: Sequence[Mapping[str, Any]], typed: Mapping[str, Any]) -> str:
     name = "mosaic-v2"
     for layer in (profile.set, *layers, typed):
-        name = str(_flatten(layer).get("model.name", name))
+        name = str(flatten(layer).get("model.name", name))
     return name
 
 
