@@ -26,9 +26,10 @@ def choose_path(path: str, operation: str, tensor: torch.Tensor, *widths: int) -
 
     ``"auto"`` takes Triton on a CUDA device and the native path elsewhere, and says once, as a warning, where a CUDA
     tensor has to take the native path. A path asked for by name is either that path or an error, never a silent
-    substitute. The answer depends on the device, dtype and widths alone, so forward and backward agree.
+    substitute. The answer depends on the device, dtype, widths, batch and heads alone, so forward and backward agree.
 
     Args:
+        tensor: (B, H, ...), the first argument of the operation.
         widths: head widths of the call (last dimensions).
 
     Raises:
@@ -37,10 +38,9 @@ def choose_path(path: str, operation: str, tensor: torch.Tensor, *widths: int) -
     check_path(path)
     if path in ("native", "reference"):
         return path
-    known = operation in TRITON_OPERATIONS
-    if path == "auto" and (tensor.device.type != "cuda" or not known):
+    if path == "auto" and tensor.device.type != "cuda":
         return "native"
-    reason = unsupported(tensor, *widths) if known else "there are no Triton kernels for it"
+    reason = _reason(operation, tensor.device, tensor.dtype, *widths, programs=max(tensor.shape[:2]))
     if reason is None:
         return "triton"
     if path == "triton":
@@ -50,3 +50,22 @@ def choose_path(path: str, operation: str, tensor: torch.Tensor, *widths: int) -
         _said.add(message)
         warnings.warn(message, stacklevel=2)
     return "native"
+
+
+def path_taken(operation: str, device: torch.device, dtype: torch.dtype, *widths: int) -> str:
+    """What ``"auto"`` takes on such tensors, for a person: ``"triton"``, or ``"native"`` with the reason in brackets."""
+    reason = _reason(operation, device, dtype, *widths)
+    return "triton" if reason is None and device.type == "cuda" else f"native ({_short(reason, device)})"
+
+
+def _short(reason: str | None, device: torch.device) -> str:
+    if device.type != "cuda":
+        return f"the run is on {device}; Triton needs a CUDA device"
+    return str(reason)
+
+
+def _reason(operation: str, device: torch.device, dtype: torch.dtype, *widths: int, programs: int = 1) -> str | None:
+    """Why the Triton path cannot be taken, or None where it can."""
+    if operation not in TRITON_OPERATIONS:
+        return "there are no Triton kernels for it"
+    return unsupported(device, dtype, *widths, programs=programs)

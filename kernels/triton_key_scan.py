@@ -7,7 +7,7 @@ import torch
 from . import triton_scan as kernels
 from .folding import folded_like
 from .triton_memory import blocks, document_ranges, on_device
-from .triton_tiles import SCAN_CHUNK, padded, scan_warps
+from .triton_tiles import CARRY_CHUNKS, SCAN_CHUNK, padded, scan_warps
 
 
 def kept_shapes(x: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -31,6 +31,7 @@ def forward(
     state_sum = folded_like(x, (batch, heads, width), torch.float32, True)
     state_maximum = folded_like(x, (batch, heads), torch.float32, True)
     tops, sums = (torch.empty(shape, dtype=torch.float32, device=x.device) for shape in kept_shapes(x))
+    added_tops, passes = torch.empty_like(tops), torch.empty_like(tops)
     if batch * heads * width == 0:
         return keys, state_sum, state_maximum.zero_(), tops, sums
     starts, _ = document_ranges(documents, length, length, 0)
@@ -42,18 +43,29 @@ def forward(
     inputs = (*x.stride(), *log_gate.stride(), *log_decay.stride())
     with on_device(x):
         kernels.key_scan_state_kernel[(chunks, heads, batch)](
-            x, log_gate, log_decay, starts, sums, tops, *inputs, heads, length, **meta, num_warps=scan_warps(width)
-        )
-        kernels.key_scan_carry_kernel[(heads, batch)](
+            x,
+            log_gate,
             log_decay,
             starts,
             sums,
+            added_tops,
+            passes,
+            *inputs,
+            heads,
+            length,
+            **meta,
+            num_warps=scan_warps(width),
+        )
+        kernels.key_scan_carry_kernel[(heads, batch)](
+            starts,
+            sums,
+            added_tops,
+            passes,
             tops,
             carried,
             maximum,
             state_sum,
             state_maximum,
-            *log_decay.stride(),
             *carried.stride(),
             *maximum.stride(),
             *state_sum.stride()[:2],
@@ -62,8 +74,9 @@ def forward(
             length,
             chunks,
             CARRIED=has_state,
+            G=CARRY_CHUNKS,
             **meta,
-            num_warps=1,
+            num_warps=scan_warps(width),
         )
         kernels.key_scan_keys_kernel[(chunks, heads, batch)](
             x,
@@ -142,8 +155,9 @@ def backward(
             chunks,
             WIDTH=width,
             D=padded(width),
+            G=CARRY_CHUNKS,
             ENDED=grad_sum is not None,
-            num_warps=1,
+            num_warps=scan_warps(width),
         )
         kernels.key_scan_gradient_kernel[(chunks, heads, batch)](
             x,

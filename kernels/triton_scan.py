@@ -10,8 +10,11 @@ norm removes. One scalar a head and step makes that a [C, C] x [C, D] product. S
 float32 holds them. Products are float32-accurate whatever the dtype of x, as three TF32 products ("tf32x3"): the
 gradient of the decays lives on what cancels in x . dx.
 
-Shape legend: C positions of a chunk, D width padded to a power of two. The last row of a chunk past the end of the
-sequence repeats the last position: closed gates, no decay.
+The pass over chunk ends is the only serial part. It takes G chunks a step as one [G, G] x [G, D] product of the same
+form, so its length is T / (C G) steps and not T / C, each of which would wait for memory.
+
+Shape legend: C positions of a chunk, G chunks of a group, D width padded to a power of two. The last row of a chunk past
+the end of the sequence repeats the last position: closed gates, no decay.
 """
 
 from __future__ import annotations
@@ -86,6 +89,14 @@ def store_chunk(base, tile, begin, length, stride_t, stride_d, WIDTH: tl.constex
 
 
 @triton.jit
+def backwards():  # -> chunk, head, batch
+    """This program's place, counted from the end: the second kernel over x finds what the first read last in the cache."""
+    head = tl.num_programs(1) - 1 - tl.program_id(1)
+    batch = tl.num_programs(2) - 1 - tl.program_id(2)
+    return tl.num_programs(0) - 1 - tl.program_id(0), head.to(tl.int64), batch.to(tl.int64)
+
+
+@triton.jit
 def last_of(values, C: tl.constexpr):  # -> scalar
     """The last element of a (C,) vector, exactly."""
     return tl.sum(tl.where(tl.arange(0, C) == C - 1, values, 0.0), 0)
@@ -99,6 +110,7 @@ def key_scan_state_kernel(
     starts_ptr,
     sums_ptr,
     tops_ptr,
+    passes_ptr,
     stride_xb,
     stride_xh,
     stride_xt,
@@ -116,7 +128,7 @@ def key_scan_state_kernel(
     D: tl.constexpr,
     DOCUMENTED: tl.constexpr,
 ):
-    """What a chunk adds to the state: sum_i exp(e_i - max) x_i of its last document, and max + c at its end."""
+    """What a chunk adds to the state: sum_i exp(e_i - max) x_i of its last document, max + c at its end, and that c."""
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
     begin = tl.program_id(0) * C
@@ -142,22 +154,44 @@ def key_scan_state_kernel(
     chunk = (batch * heads + head) * tl.num_programs(0) + tl.program_id(0)
     columns = tl.arange(0, D)
     tl.store(sums_ptr + chunk * WIDTH + columns, tl.sum(weights[:, None] * x, 0), mask=columns < WIDTH)
-    tl.store(tops_ptr + chunk, top + last_of(total, C))
+    passed = last_of(total, C)
+    tl.store(tops_ptr + chunk, top + passed)
+    tl.store(passes_ptr + chunk, passed)
+
+
+@triton.jit
+def row_of(tile, index, G: tl.constexpr):  # (G, D) -> (D,)
+    """One row of a tile, exactly."""
+    return tl.sum(tl.where((tl.arange(0, G) == index)[:, None], tile, 0.0), 0)
+
+
+@triton.jit
+def sums_between(logs, FORWARD: tl.constexpr, G: tl.constexpr):  # (G,) -> (G, G), (G,)
+    """Over (t, i) the sum of the logs strictly between i and t, and over t that of all before (or after) it.
+
+    Only the terms of a sum are added, nothing is subtracted: differences of running sums would lose the small ones.
+    """
+    steps = tl.arange(0, G)
+    if FORWARD:
+        taken = tl.where(steps[None, :] < steps[:, None], logs[None, :], 0.0)
+        inner = (steps[:, None] > steps[None, :]).to(tl.float32)
+    else:
+        taken = tl.where(steps[None, :] > steps[:, None], logs[None, :], 0.0)
+        inner = (steps[:, None] < steps[None, :]).to(tl.float32)
+    return tl.dot(taken, inner, input_precision="ieee"), tl.sum(taken, 1)
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
 def key_scan_carry_kernel(
-    decay_ptr,
     starts_ptr,
     sums_ptr,
+    added_tops_ptr,
+    passes_ptr,
     tops_ptr,
     carried_ptr,
     maximum_ptr,
     end_ptr,
     end_top_ptr,
-    stride_cb,
-    stride_ch,
-    stride_ct,
     stride_sb,
     stride_sh,
     stride_sd,
@@ -173,10 +207,15 @@ def key_scan_carry_kernel(
     WIDTH: tl.constexpr,
     C: tl.constexpr,
     D: tl.constexpr,
+    G: tl.constexpr,
     DOCUMENTED: tl.constexpr,
     CARRIED: tl.constexpr,
 ):
-    """Replace what each chunk of one head adds by the state it starts from; write the state after the last chunk."""
+    """Replace what each chunk of one head adds by the state it starts from; write the state after the last chunk.
+
+    The sums are replaced in place: every element stored depends on all loaded. The maxima are not: several warps hold a
+    vector as short as theirs, and one could store before another has loaded.
+    """
     head = tl.program_id(0).to(tl.int64)
     batch = tl.program_id(1).to(tl.int64)
     columns = tl.arange(0, D)
@@ -188,24 +227,41 @@ def key_scan_carry_kernel(
     else:
         state = tl.zeros((D,), tl.float32)
         top = tl.full((), float("-inf"), tl.float32)
-    decays = decay_ptr + batch * stride_cb + head * stride_ch
-    for index in range(0, chunks):
-        begin = index * C
-        chunk = (batch * heads + head) * chunks + index
-        added = tl.load(sums_ptr + chunk * WIDTH + columns, mask=inside, other=0.0)
-        added_top = tl.load(tops_ptr + chunk)
-        tl.store(sums_ptr + chunk * WIDTH + columns, state, mask=inside)
-        tl.store(tops_ptr + chunk, top)
-        positions = begin + tl.arange(0, C)
-        decay = tl.load(decays + positions.to(tl.int64) * stride_ct, mask=positions < length, other=0.0)
-        moved = top + last_of(tl.cumsum(decay, 0), C)
+    for group in range(0, tl.cdiv(chunks, G)):
+        begin = group * G
+        steps = begin + tl.arange(0, G)
+        here = steps < chunks
+        rows = (batch * heads + head) * chunks + steps
+        # Chunks past the last add nothing and pass everything on.
+        added_tops = tl.load(added_tops_ptr + rows, mask=here, other=float("-inf"))
+        passes = tl.load(passes_ptr + rows, mask=here, other=0.0)
+        pointers = sums_ptr + rows[:, None] * WIDTH + columns[None, :]
+        sums = tl.load(pointers, mask=here[:, None] & inside[None, :], other=0.0)  # (G, D)
+        first, last_first = steps * 0, begin * 0
         if DOCUMENTED:
-            first = tl.load(starts_ptr + batch * length + tl.minimum(begin + C, length) - 1)
-            moved = tl.where(first < tl.maximum(begin, 1), moved, float("-inf"))
+            # The document of a chunk's start state is that of the position before the chunk.
+            starts = starts_ptr + batch * length
+            first = tl.load(starts + tl.maximum(tl.minimum(steps * C, length) - 1, 0))
+            last_first = tl.load(starts + tl.minimum((begin + G) * C, length) - 1)
+        between, before = sums_between(passes, True, G)
+        visible = (steps[None, :] < steps[:, None]) & (first[:, None] < (steps[None, :] + 1) * C)
+        carries = first < tl.maximum(begin * C, 1)
+        seen = tl.where(visible, added_tops[None, :] + between, float("-inf"))
+        carried = tl.where(carries, top + before, float("-inf"))
+        start_tops = tl.maximum(tl.max(seen, 1), carried)
+        shift = tl.where(start_tops == float("-inf"), 0.0, start_tops)
+        states = tl.dot(tl.exp(seen - shift[:, None]), sums, input_precision=PRECISION)
+        states += tl.where(carries[:, None], tl.exp(carried - shift)[:, None] * state[None, :], 0.0)
+        tl.store(pointers, states, mask=here[:, None] & inside[None, :])
+        tl.store(tops_ptr + rows, start_tops, mask=here)
+
+        moved = last_of(start_tops, G) + last_of(passes, G)
+        moved = tl.where(last_first < tl.maximum((begin + G - 1) * C, 1), moved, float("-inf"))
+        added_top = last_of(added_tops, G)
         top = tl.maximum(moved, added_top)
-        shift = tl.where(top == float("-inf"), 0.0, top)
-        # Not 0 * state: what is left behind may be infinite or NaN only in its own document.
-        state = tl.where(moved == float("-inf"), 0.0, state * tl.exp(moved - shift)) + added * tl.exp(added_top - shift)
+        last_shift = tl.where(top == float("-inf"), 0.0, top)
+        left = row_of(states, G - 1, G) * tl.exp(moved - last_shift)
+        state = tl.where(moved == float("-inf"), 0.0, left) + row_of(sums, G - 1, G) * tl.exp(added_top - last_shift)
     tl.store(end_ptr + batch * stride_eb + head * stride_eh + columns, state, mask=inside)
     # A state in which nothing was added yet has a finite maximum too.
     tl.store(end_top_ptr + batch * stride_ub + head * stride_uh, tl.maximum(top, -1e30))
@@ -242,9 +298,8 @@ def key_scan_keys_kernel(
     DOCUMENTED: tl.constexpr,
 ):
     """Unit keys of a chunk: y / ||y||, and 0 for a zero y."""
-    head = tl.program_id(1).to(tl.int64)
-    batch = tl.program_id(2).to(tl.int64)
-    begin = tl.program_id(0) * C
+    index, head, batch = backwards()
+    begin = index * C
     gates, decays = batch * stride_ab + head * stride_ah, batch * stride_cb + head * stride_ch
     logs, _, first = chunk_logs(
         gate_ptr,
@@ -260,7 +315,7 @@ def key_scan_keys_kernel(
         C,
         DOCUMENTED,
     )
-    chunk = (batch * heads + head) * tl.num_programs(0) + tl.program_id(0)
+    chunk = (batch * heads + head) * tl.num_programs(0) + index
     columns = tl.arange(0, D)
     state = tl.load(sums_ptr + chunk * WIDTH + columns, mask=columns < WIDTH, other=0.0)
     weights, carry = chunk_weights(logs, first, begin, tl.load(tops_ptr + chunk), C)
@@ -359,9 +414,13 @@ def key_scan_carry_adjoint_kernel(
     chunks,
     WIDTH: tl.constexpr,
     D: tl.constexpr,
+    G: tl.constexpr,
     ENDED: tl.constexpr,
 ):
-    """From the last chunk of one head to the first: leave at each the gradient of the state it ends with."""
+    """From the last chunk of one head to the first: leave at each the gradient of the state it ends with.
+
+    That is sum_{i>n} (prod_{n<j<i} f_j) a_i over the adjoints a of later chunks, f what a chunk passes on (<= 1).
+    """
     head = tl.program_id(0).to(tl.int64)
     batch = tl.program_id(1).to(tl.int64)
     columns = tl.arange(0, D)
@@ -371,12 +430,23 @@ def key_scan_carry_adjoint_kernel(
         state = tl.load(grad_base + columns.to(tl.int64) * stride_gd, mask=inside, other=0.0)
     else:
         state = tl.zeros((D,), tl.float32)
-    for index in range(0, chunks):
-        chunk = (batch * heads + head) * chunks + chunks - 1 - index
-        added = tl.load(adjoint_ptr + chunk * WIDTH + columns, mask=inside, other=0.0)
-        factor = tl.load(factor_ptr + chunk)
-        tl.store(adjoint_ptr + chunk * WIDTH + columns, state, mask=inside)
-        state = added + tl.where(factor == 0.0, 0.0, factor * state)
+    groups = tl.cdiv(chunks, G)
+    for index in range(0, groups):
+        steps = (groups - 1 - index) * G + tl.arange(0, G)
+        here = steps < chunks
+        rows = (batch * heads + head) * chunks + steps
+        pointers = adjoint_ptr + rows[:, None] * WIDTH + columns[None, :]
+        added = tl.load(pointers, mask=here[:, None] & inside[None, :], other=0.0)  # (G, D)
+        factor = tl.load(factor_ptr + rows, mask=here, other=1.0)
+        # exp(-1e4) is 0: what follows a chunk that passes nothing on does not reach what precedes it.
+        between, after = sums_between(tl.where(factor == 0.0, -1e4, tl.log(factor)), False, G)
+        weights = tl.where(steps[None, :] > steps[:, None], tl.exp(between), 0.0)
+        tail = tl.exp(after)
+        states = tl.dot(weights, added, input_precision=PRECISION)
+        states += tl.where(tail[:, None] == 0.0, 0.0, tail[:, None] * state[None, :])
+        tl.store(pointers, states, mask=here[:, None] & inside[None, :])
+        first = tl.sum(tl.where(tl.arange(0, G) == 0, factor, 0.0), 0)
+        state = row_of(added, 0, G) + tl.where(first == 0.0, 0.0, first * row_of(states, 0, G))
     tl.store(grad_carried_ptr + batch * stride_sb + head * stride_sh + columns, state, mask=inside)
 
 
@@ -426,9 +496,8 @@ def key_scan_gradient_kernel(
     summed before t in every later row. Rows are projected, y_t . dy_t = 0 except for the state's, and so its gradient
     is what the state passes on, less what comes from t on: dy_last . y_last - sum_{i>=t} da_i, in t's document.
     """
-    head = tl.program_id(1).to(tl.int64)
-    batch = tl.program_id(2).to(tl.int64)
-    begin = tl.program_id(0) * C
+    index, head, batch = backwards()
+    begin = index * C
     gates, decays = batch * stride_ab + head * stride_ah, batch * stride_cb + head * stride_ch
     logs, _, first = chunk_logs(
         gate_ptr,
@@ -444,7 +513,7 @@ def key_scan_gradient_kernel(
         C,
         DOCUMENTED,
     )
-    chunk = (batch * heads + head) * tl.num_programs(0) + tl.program_id(0)
+    chunk = (batch * heads + head) * tl.num_programs(0) + index
     columns = tl.arange(0, D)
     state = tl.load(sums_ptr + chunk * WIDTH + columns, mask=columns < WIDTH, other=0.0)
     end_grad = tl.load(adjoint_ptr + chunk * WIDTH + columns, mask=columns < WIDTH, other=0.0)

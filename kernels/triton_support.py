@@ -12,6 +12,8 @@ from .triton_tiles import MAX_WIDTH
 
 TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
+MAX_PROGRAMS = 65_535
+"""Largest second and third dimension of a CUDA grid."""
 INTERPRETER_CAPABILITY = 86
 assumed_capability: int | None = None
 """Stands in for the device's compute capability while kernels are compiled without one (`inspect`)."""
@@ -43,18 +45,26 @@ def _capability(index: int) -> int:
     return 10 * major + minor
 
 
-def unsupported(tensor: torch.Tensor, *widths: int) -> str | None:
-    """Why the Triton path cannot take ``tensor`` with these widths, or None where it can."""
-    if tensor.device.type != "cuda" and not (interpreted() and tensor.device.type == "cpu"):
-        return f"it runs on CUDA tensors, got one on {tensor.device}"
+def unsupported(device: torch.device, dtype: torch.dtype, *widths: int, programs: int = 1) -> str | None:
+    """Why the Triton path cannot take such tensors, or None where it can.
+
+    Args:
+        device, dtype: where the tensors lie, and what they hold.
+        widths: head widths of the call (last dimensions).
+        programs: the larger of batch and heads, which are the second and third dimension of every grid.
+    """
+    if device.type != "cuda" and not (interpreted() and device.type == "cpu"):
+        return f"it runs on CUDA tensors, got one on {device}"
     if not triton_installed():
         return "Triton is not installed"
-    if tensor.device.type == "cuda" and (torch.version.hip is not None or capability(tensor.device) < 80):
+    if device.type == "cuda" and (torch.version.hip is not None or capability(device) < 80):
         return "it needs an NVIDIA GPU of compute capability 8.0 or newer"
-    if tensor.dtype not in TRITON_DTYPES:
-        return f"it takes float32, bfloat16 and float16, got {tensor.dtype}"
-    if interpreted() and tensor.dtype == torch.bfloat16:
+    if dtype not in TRITON_DTYPES:
+        return f"it takes float32, bfloat16 and float16, got {dtype}"
+    if interpreted() and dtype == torch.bfloat16:
         return "Triton's interpreter multiplies bfloat16 wrongly"
-    if max(widths) > MAX_WIDTH:
+    if max(widths, default=1) > MAX_WIDTH:
         return f"it takes head widths up to {MAX_WIDTH}, got {max(widths)}"
+    if programs > MAX_PROGRAMS:
+        return f"it takes up to {MAX_PROGRAMS} sequences and heads, got {programs}"
     return None

@@ -29,6 +29,8 @@ SCAN_CHUNK = 32
 
 Its float32-accurate [C, C] x [C, D] products fill the registers: C = 64 spills everywhere, and states between chunks are
 already few at 32 (6% of the bytes of x in 16 bits)."""
+CARRY_CHUNKS = 32
+"""Chunks a step of the serial pass of `key_scan`: 4,096 positions are 4 steps, 65,536 are 64."""
 VALUE_ROWS = 16
 """Positions of a program of `value_extract`: five tiles of it and 128 columns fit the registers of four warps."""
 

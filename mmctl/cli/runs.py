@@ -79,6 +79,8 @@ def show(
     if made.get("git.commit"):
         dirty = " with uncommitted changes" if made.get("git.dirty") else ""
         about.add_row("commit", _plain(f"{str(made['git.commit'])[:12]}{dirty}"))
+    for name, path in ((found["provenance"] or {}).get("kernels") or {}).items():
+        about.add_row(name, _plain(str(path)))
     console.print(about)
     if found["result"]:
         table = _table("result", "", right=(1,))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from mmctl import plugins
-
 from mmctl.runs.redaction import redact, redact_arguments, redact_urls
 
 __all__ = ["collect", "redact", "redact_urls"]

@@ -45,7 +45,7 @@ def test_no_spills_atomics_or_float64_shared_memory_fits_and_wgmma_is_used(arch,
 
 def test_one_compiled_variant_over_all_delays():
     """Run-time m without recompiles: 64 <= m <= 256 at a stub driver."""
-    code = "from mmctl.kernels.inspect import variants_over_delays as v; print(set(v().values()))"
+    code = "from mmctl.kernels.triton_cases import variants_over_delays as v; print(set(v().values()))"
     result = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
     assert result.stdout.strip() == "{1}", result.stderr
 
