@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError
@@ -85,6 +86,37 @@ def scores(run: RunFolder, there: Mapping[str, float]) -> list[Any]:
         for key, (value, stamp) in values.items()
         if finite(value) and there.get(key) != float(value)
     ]
+
+
+def system_metrics(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Any]:
+    """MLflow metrics of (number, row) of system.jsonl: the number stands for the step, as MLflow does it."""
+    from mlflow.entities import Metric
+
+    return [
+        Metric(clean_key(key), float(value), milliseconds(row.get("time")) or 0, number)
+        for number, row in rows
+        for key, value in row.items()
+        if key not in NOT_METRICS and finite(value)
+    ]
+
+
+def kept_path(root: Path, path: Path | str) -> str:
+    """How a file under `root` is noted down: relative, so that the folder of runs may be moved. ValueError elsewhere."""
+    relative = Path(path).absolute().relative_to(root.absolute())
+    if ".." in relative.parts:
+        raise ValueError(f"{path}: not under {root}")
+    return str(relative)
+
+
+def file_to_send(root: Path, noted: str) -> Path | None:
+    """The file noted by `kept_path`; None if it is gone, or leads out of `root`: what a run's folder says may come from
+    somebody else, and must not make us send away whatever it names."""
+    path = root / noted
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return path if real.is_file() and real.is_relative_to(root.resolve()) else None
 
 
 def _changed(run: RunFolder, name: str) -> int:

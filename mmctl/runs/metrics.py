@@ -36,6 +36,26 @@ def last(path: Path) -> dict[str, Any]:
     return {key: files.number(value) for key, value in row.items()} if isinstance(row, dict) else {}
 
 
+def whole_lines(path: Path, offset: int) -> list[bytes]:
+    """The lines beyond `offset` that are written to their end, newline included; [] if there is no file."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            content = file.read()
+    except FileNotFoundError:
+        return []
+    return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
+
+
+def row(line: bytes) -> dict[str, Any] | None:
+    """The object of a line; None if it is damaged."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def truncate(path: Path, step: int) -> None:
     """Keep the rows up to `step`; damaged lines go too. The file is left alone if nothing changes."""
     if not path.exists():

@@ -13,9 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError
-from mmctl.runs import files, names
+from mmctl.runs import contents, files, names
 from mmctl.runs.lock import say, waiting_lock
-from mmctl.runs.store import Store, StoreError, clean_key, connect, explained, finite, milliseconds, run_by_tag
+from mmctl.runs.process import Owner
+from mmctl.runs.redaction import redact
+from mmctl.runs.store import (
+    Store,
+    clean_key,
+    connect,
+    explained,
+    files_there,
+    finite,
+    milliseconds,
+    run_by_tag,
+)
 
 STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
@@ -30,7 +41,8 @@ class Parent:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise files.WriteError(f"cannot write in {folder}: {error.strerror or error}") from error
-        self._update(lambda record: record["tags"].update(tags or {}))
+        told = {key: redact(value)[:5000] for key, value in (tags or {}).items()}
+        self._update(lambda record: record["tags"].update(told))
 
     @property
     def run_id(self) -> str:
@@ -38,15 +50,26 @@ class Parent:
         record = self._read()
         return record["ids"][-1] if record["ids"] else record["pending"]
 
-    def metrics(self, values: Mapping[str, float]) -> None:
+    def metrics(self, values: Mapping[str, float], send: bool = True) -> None:
         """Scores of the ablation; the last value of a name counts."""
-        self._update(lambda record: record["metrics"].update(values))
-        self._try()
+        now = int(time.time() * 1000)
 
-    def artifacts(self, paths: Iterable[Path], place: str | None = None) -> None:
-        """Figures, tables and reports, sent under `place`/."""
-        self._update(lambda record: record["artifacts"].update({str(Path(p).absolute()): place for p in paths}))
-        self._try()
+        def add(record: dict[str, Any]) -> None:
+            for key, value in values.items():
+                points = record["metrics"].setdefault(key, [])
+                if finite(value) and (not points or points[-1][0] != value):
+                    points.append([float(value), now])
+
+        self._update(add)
+        if send:
+            self._try()
+
+    def artifacts(self, paths: Iterable[Path], place: str | None = None, send: bool = True) -> None:
+        """Figures, tables and reports, sent under `place`/. ValueError for a file that is not under the folder of runs."""
+        mine = {contents.kept_path(self.root, path): place for path in paths}
+        self._update(lambda record: record["artifacts"].update(mine))
+        if send:
+            self._try()
 
     def finish(self, state: str = "finished") -> None:
         """finished | failed | interrupted."""
@@ -56,20 +79,23 @@ class Parent:
         self._try()
 
     def start(self) -> Parent:
-        self._update(lambda record: record.update(state="running"))
+        self._update(lambda record: record.update(state="running", owner=Owner.me().record()))
         self._try()
         return self
 
     def _try(self) -> None:
         try:
             self.send(connect(self.root))
-        except (StoreError, files.WriteError) as error:
+        except MmctlError as error:
             if not self._said:
                 say(f'{error}; going on without it, "mmctl runs sync" catches up')
             self._said = True
 
-    def send(self, store: Store) -> str:
-        """Bring the store up to the record; returns the run's id there. StoreError."""
+    def send(self, store: Store, mend: bool = False) -> str:
+        """Bring the store up to the record; returns the run's id there. StoreError.
+
+        mend: files that the store was sent are looked for there, and sent again if it has lost them.
+        """
         record = self._read()
         with explained(store.uri):
             found = run_by_tag(store, "mmctl.run", record["uid"])
@@ -80,25 +106,40 @@ class Parent:
             run_id = str(found.info.run_id)
             if record["runs"].get(store.shown) != run_id:
                 self._update(lambda r: (r["runs"].update({store.shown: run_id}), r["ids"].append(run_id)))
+            if mend:
+                record["sent"] = self._still_there(record, files_there(store, run_id), run_id)
             self._send_content(store, found, record)
         return run_id
+
+    def _still_there(self, record: dict[str, Any], there: Mapping[str, int | None], run_id: str) -> dict[str, Any]:
+        """What was sent and is still as it was."""
+        sent = {
+            f"{run_id} {path}": str(Path(place or "") / Path(path).name) for path, place in record["artifacts"].items()
+        }
+        return {k: s for k, s in record["sent"].items() if k in sent and there.get(sent[k]) == s[0]}
 
     def _send_content(self, store: Store, found: Any, record: dict[str, Any]) -> None:
         from mlflow.entities import Metric, RunTag
 
-        run_id, now = found.info.run_id, int(time.time() * 1000)
-        values = {clean_key(key): value for key, value in record["metrics"].items() if finite(value)}
-        new = [Metric(k, float(v), now, 0) for k, v in values.items() if found.data.metrics.get(k) != float(v)]
+        run_id, new = found.info.run_id, []
+        for key, points in record["metrics"].items():
+            name = clean_key(key)
+            there = found.data.metrics.get(name)
+            if points and there != points[-1][0]:
+                times = (
+                    {m.timestamp for m in store.client.get_metric_history(run_id, name)} if there is not None else ()
+                )
+                new += [Metric(name, value, when, 0) for value, when in points if when not in times]
         tags = [RunTag(k, str(v)) for k, v in record["tags"].items() if found.data.tags.get(k) != str(v)]
         for start in range(0, max(len(new), len(tags)), 50):
             store.client.log_batch(run_id, metrics=new[start : start + 50], tags=tags[start : start + 50])
-        for path, place in record["artifacts"].items():
-            stamp = files.stamp(Path(path))
-            key = f"{run_id} {path}"
+        for noted, place in record["artifacts"].items():
+            path, key = contents.file_to_send(self.root, noted), f"{run_id} {noted}"
+            stamp = files.stamp(path) if path else None
             if stamp and record["sent"].get(key) != stamp:
-                store.client.log_artifact(run_id, path, place)
+                store.client.log_artifact(run_id, str(path), place)
                 self._update(lambda r, key=key, stamp=stamp: r["sent"].update({key: stamp}))
-        status = STATUS[record["state"]]
+        status = STATUS[_state(record)]
         if found.info.status != status:
             if status == "RUNNING":
                 store.client.update_run(run_id, status=status)
@@ -150,6 +191,13 @@ def resolve(root: Path, run_id: str | None, store: Store) -> str | None:
     return None if run_id.startswith("pending-") else run_id
 
 
+def _state(record: Mapping[str, Any]) -> str:
+    """A sweep whose process was killed never says that it ended."""
+    owner = Owner.of(record.get("owner"))
+    killed = record["state"] == "running" and owner is not None and owner.gone()
+    return "interrupted" if killed else str(record["state"])
+
+
 def _records(folder: Path) -> dict[str, Any]:
     """Parents by name; those whose notes are damaged are left out, and made anew when asked for."""
     try:
@@ -157,10 +205,27 @@ def _records(folder: Path) -> dict[str, Any]:
     except MmctlError:
         return {}
     found = content.get("parents") if isinstance(content, dict) else None
+    for record in found.values() if isinstance(found, dict) else ():
+        if isinstance(record, dict) and isinstance(record.get("metrics"), dict) and finite(record.get("created")):
+            # Until 0.1 a number was noted without its time.
+            old = {k: [[v, milliseconds(record["created"])]] for k, v in record["metrics"].items() if finite(v)}
+            record["metrics"] = {k: v for k, v in record["metrics"].items() if isinstance(v, list)} | old
     return {k: v for k, v in found.items() if _whole(v)} if isinstance(found, dict) else {}
 
 
 def _whole(record: Any) -> bool:
     kinds: dict[str, Any] = {"uid": str, "pending": str, "created": int | float, "state": str, "ids": list}
     kinds |= {key: dict for key in ("runs", "sent", "tags", "metrics", "artifacts")}
-    return isinstance(record, dict) and all(isinstance(record.get(k), kind) for k, kind in kinds.items())
+    return (
+        isinstance(record, dict)
+        and all(isinstance(record.get(k), kind) for k, kind in kinds.items())
+        and record["state"] in STATUS
+        and all(isinstance(points, list) and all(_point(p) for p in points) for points in record["metrics"].values())
+        and all(place is None or isinstance(place, str) for place in record["artifacts"].values())
+        and all(isinstance(stamp, list) and stamp for stamp in record["sent"].values())
+    )
+
+
+def _point(point: Any) -> bool:
+    """[value, milliseconds]."""
+    return isinstance(point, list) and len(point) == 2 and finite(point[0]) and isinstance(point[1], int)
