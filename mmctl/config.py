@@ -138,10 +138,13 @@ def flat(config: Config) -> dict[str, Any]:
     return flatten(_values(config))
 
 
-def identity(config: Config) -> str:
-    """8 hex digits naming what is trained: the resolved config without `NOT_IDENTITY`, with corpora by content."""
+def identity(config: Config, corpora: Mapping[str, Any] | None = None) -> str:
+    """8 hex digits naming what is trained: the resolved config without `NOT_IDENTITY`, with corpora by content.
+
+    corpora: their fingerprint when the run was made, where that is known; by default what they are now.
+    """
     kept = {k: v for k, v in flat(config).items() if not k.startswith(NOT_IDENTITY) and k != "data.text"}
-    kept["corpora"] = data_package.fingerprint(config.data)
+    kept["corpora"] = data_package.fingerprint(config.data) if corpora is None else corpora
     kept["schema"] = SCHEMA
     if used := _plugins(config):
         kept["plugins"] = [plugin.sha256 for plugin in used]

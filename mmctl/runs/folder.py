@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmctl.errors import MmctlError, UsageError
 from mmctl.runs import checkpoints, files, metrics, names, status
-from mmctl.runs.lock import Lock, say, waiting_lock
+from mmctl.runs.lock import Lock, beating, say, waiting_lock
 
 if TYPE_CHECKING:
     from mmctl.config import Config
@@ -87,7 +87,12 @@ class RunFolder:
         """The run of this identity and seed, whatever its name; a finished one first if somebody copied it."""
         from mmctl.config import identity
 
-        found = [cls(p) for p in names.places(root, identity(config)) if p.seed == config.seed]
+        return cls.among(p for p in names.places(root, identity(config)) if p.seed == config.seed)
+
+    @classmethod
+    def among(cls, places: Iterable[names.Place]) -> RunFolder | None:
+        """The one run that has these places (as `names.index` gives them): a finished one first if somebody copied it."""
+        found = [cls(place) for place in places]
         return next((run for run in found if run.finished), found[0] if found else None)
 
     @classmethod
@@ -127,9 +132,32 @@ class RunFolder:
         if lost:
             raise MmctlError(f"{self.path / 'config.yaml'}: damaged: {', '.join(lost)} missing")
         try:
-            return from_dict(content)
+            config = from_dict(content)
+            self._check_identity(content, config)
         except UsageError as error:
             raise MmctlError(f"{self.path / 'config.yaml'}: {error}") from None
+        return config
+
+    def _check_identity(self, content: dict[str, Any], config: Config) -> None:
+        """MmctlError if these are not the settings that the run was made with: an edit by hand would pass for a result."""
+        from mmctl.config import identity, to_dict
+        from mmctl.schema import flatten
+
+        if flatten(content).keys() != flatten(to_dict(config)).keys():
+            return  # made by a version with other keys: its identity cannot be told from what stands there
+        try:
+            corpora = self.provenance().get("corpora")
+        except MmctlError:
+            corpora = None
+        try:
+            found = identity(config, corpora if isinstance(corpora, dict) else None)
+        except UsageError:
+            return  # its corpus is not here any more
+        if found != self.identity or config.seed != self.seed:
+            raise MmctlError(
+                f"{self.path / 'config.yaml'}: changed since the run was made (its settings have identity {found}, seed "
+                f"{config.seed}; the folder {self.identity}, seed {self.seed}): restore it, or train them as a run of their own"
+            )
 
     @contextmanager
     def lock(self, notify: Callable[[str], None] = say) -> Iterator[RunFolder]:
@@ -137,7 +165,7 @@ class RunFolder:
 
         Taking over a dead owner's lock is said through `notify`.
         """
-        with self._lock.acquire(notify):
+        with self._lock.acquire(notify), beating(self._lock):
             files.remove_leftovers(self.path)
             yield self
 

@@ -6,10 +6,11 @@ import fcntl
 import json
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mmctl.errors import MmctlError
@@ -18,6 +19,8 @@ from mmctl.runs.process import Owner
 
 SILENT_AFTER = 600.0
 """Seconds without a sign of life after which an owner on another machine counts as dead."""
+BEAT_EVERY = 30.0
+"""Seconds between two signs of life of a lock that is held long."""
 
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()
 
@@ -123,6 +126,25 @@ class Lock:
 
     def __exit__(self, *exception: object) -> None:
         self.release()
+
+
+@contextmanager
+def beating(lock: Lock) -> Iterator[None]:
+    """Signs of life from a thread of their own: a long evaluation or a slow step must not pass for death elsewhere."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(BEAT_EVERY):
+            with suppress(OSError):
+                lock.refresh()
+
+    thread = threading.Thread(target=beat, daemon=True, name="lock-beat")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _forget_in_child() -> None:

@@ -14,6 +14,8 @@ from mmctl.runs.process import Owner
 STATES = ("planned", "running", "finished", "failed", "diverged", "interrupted", "lost")
 WRITTEN = tuple(state for state in STATES if state != "lost")
 """`lost` is never written: it is what `running` is once its process is gone."""
+MOST_EARLIER = 20
+"""Attempts whose endings are kept under "earlier"."""
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -66,6 +68,8 @@ def changed(record: dict[str, Any] | None, state: str, reason: str | None, more:
     if state == "running":
         if not (new.get("state") == "running" and Owner.of(new) == me):
             attempt = new.get("attempt")
+            if isinstance(attempt, int) and attempt > 0:
+                new["earlier"] = [*_earlier(new), _ending(new)][-MOST_EARLIER:]
             new["attempt"] = attempt + 1 if isinstance(attempt, int) else 1
             new["started"] = now
             new.setdefault("first_started", now)
@@ -74,6 +78,18 @@ def changed(record: dict[str, Any] | None, state: str, reason: str | None, more:
     elif state != "planned":
         new["ended"] = now
     return {**new, "state": state, "reason": reason, "heartbeat": now, **more}
+
+
+def _earlier(record: dict[str, Any]) -> list[Any]:
+    found = record.get("earlier")
+    return found if isinstance(found, list) else []
+
+
+def _ending(record: dict[str, Any]) -> dict[str, Any]:
+    """How the attempt before this one ended: a new attempt does not make the old outcome forgotten."""
+    ended = "lost" if record.get("state") == "running" else record.get("state")
+    when = record.get("ended") or record.get("heartbeat")
+    return {"attempt": record.get("attempt"), "state": ended, "reason": record.get("reason"), "ended": when}
 
 
 def write(path: Path, record: dict[str, Any], *, durable: bool = True) -> None:
