@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-LONGEST_MARK = 32
-"""Characters of settings in a file's name; more are hashed (the file itself holds them in full)."""
 
 
 def evaluate(
@@ -51,7 +47,7 @@ def evaluate(
     from mmctl.evaluation import evaluate as measure
     from mmctl.evaluation import file_stem, wanted_suites
     from mmctl.evaluation.report import print_scores
-    from mmctl.evaluation.suites import suite_tasks
+    from mmctl.evaluation.suites import settings_mark, suite_tasks
     from mmctl.runs import RunFolder, runs_root
     from mmctl.runs.files import json_ready
 
@@ -89,7 +85,9 @@ def evaluate(
                 progress=lambda what, done, total: listener(Progress(folder.label, f"evaluating {what}", done, total)),
             )
             result["step"] = step
-            results[file_stem(name, remove_long_term, delay) + mark] = result
+            # Measured on tasks it was not trained on, too: another evaluation than the run's own.
+            also = "+untrained" if result["untrained"] else ""
+            results[file_stem(name, remove_long_term, delay) + also + mark] = result
     measured = {stem: result for stem, result in results.items() if result["scores"]}
     for stem, result in measured.items():
         folder.write_evaluation(stem, result)
@@ -149,19 +147,6 @@ def check_corpora(folder: Any, config: Any, suites: list[str]) -> None:
                     f"{folder.label}: the corpus of {task} (data.text={config.data.text or 'null'}) is not the one it was "
                     f"trained on, so nothing in it is known to be held out; --suite measures suites without {task}"
                 )
-
-
-def settings_mark(trained_as: Any, config: Any) -> str:
-    """What to add to a file's name when settings differ from the run's own, so that its evaluation is not replaced."""
-    from mmctl.evaluation.suites import settings_dict
-
-    own, asked = settings_dict(trained_as), settings_dict(config)
-    changed = {key: value for key, value in asked.items() if value != own[key]}
-    words = {k: "-".join(map(str, v)) if isinstance(v, list) else str(v) for k, v in changed.items()}
-    mark = "".join(f"+{key}={value}" for key, value in sorted(words.items()))
-    if len(mark) <= LONGEST_MARK:
-        return mark
-    return f"+settings={hashlib.sha256(mark.encode()).hexdigest()[:8]}"
 
 
 def mirror(folder: Any, config: Any) -> None:

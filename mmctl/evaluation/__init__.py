@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mmctl.evaluation.config import EvaluationConfig
     from mmctl.evaluation.scoring import evaluate
-    from mmctl.evaluation.suites import SUITES, file_stem, same_settings, wanted_suites
+    from mmctl.evaluation.suites import SUITES, file_stem, find_evaluation, same_settings, stem_in, wanted_suites
 
-__all__ = ["SUITES", "EvaluationConfig", "evaluate", "file_stem", "same_settings", "wanted_suites"]
+__all__ = [
+    "SUITES",
+    "EvaluationConfig",
+    "evaluate",
+    "file_stem",
+    "find_evaluation",
+    "same_settings",
+    "stem_in",
+    "wanted_suites",
+]
 
 _HOME = {"EvaluationConfig": "config", "evaluate": "scoring"}
 

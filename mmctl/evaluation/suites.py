@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mmctl.data import TASKS, task_class
-from mmctl.errors import UsageError, nearest
+from mmctl.errors import MmctlError, UsageError, nearest
+
+LONGEST_MARK = 32
+"""Characters of settings in a file's name."""
 
 DIMENSIONS = ("persistent", "new-knowledge", "in-context")
 
@@ -60,6 +64,38 @@ def settings_dict(config: Any, settings: Any = None) -> dict[str, Any]:
         "resamples": s.resamples,
         "precision": "float32",
     }
+
+
+def settings_mark(own: Any, asked: Any) -> str:
+    """What is added to a file's name where the settings of `asked` differ from the run's `own` (configurations both), so
+    that the run's own evaluation is never replaced; "" where they do not. A long mark is hashed: the file holds all."""
+    mine, theirs = settings_dict(own), settings_dict(asked)
+    changed = {key: value for key, value in theirs.items() if value != mine[key]}
+    words = {k: "-".join(map(str, v)) if isinstance(v, list) else str(v) for k, v in changed.items()}
+    mark = "".join(f"+{key}={value}" for key, value in sorted(words.items()))
+    return mark if len(mark) <= LONGEST_MARK else f"+settings={hashlib.sha256(mark.encode()).hexdigest()[:8]}"
+
+
+def stem_in(run: Any, config: Any, suite: str, remove_long_term: bool = False, delay: int | None = None) -> str:
+    """`file_stem` for an evaluation of `run` (a RunFolder) with config's settings: marked where they are not the run's."""
+    stem = file_stem(suite, remove_long_term, delay)
+    if same_settings(run.evaluation(stem), config):
+        return stem  # nearly always, and it spares reading the run's configuration
+    try:
+        own = run.config()
+    except MmctlError:  # damaged: whoever loads the run says so; reading scores must not stop a whole sweep
+        return stem
+    return stem + settings_mark(own, config)
+
+
+def find_evaluation(
+    run: Any, config: Any, suite: str, remove_long_term: bool = False, delay: int | None = None
+) -> tuple[str, dict[str, Any]] | None:
+    """(Stem, evaluation) that `run` has of this suite and these changes with config's settings; None if it has none.
+    MmctlError if its file is damaged."""
+    stem = stem_in(run, config, suite, remove_long_term, delay)
+    evaluation = run.evaluation(stem)
+    return (stem, evaluation) if evaluation is not None and same_settings(evaluation, config) else None
 
 
 def same_settings(evaluation: dict[str, Any] | None, config: Any) -> bool:

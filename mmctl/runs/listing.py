@@ -8,21 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError, UsageError, nearest
-from mmctl.runs import status
+from mmctl.runs.filters import ALL, Filters, last_sign, select
 from mmctl.runs.folder import RunFolder
 from mmctl.runs.preflight import used
 
+SORTS = ("name", "identity", "seed", "state", "attempt", "step", "train_loss", "when")
+"""What a list can be sorted by; `name` is by name, identity and seed."""
+TEXTS = ("identity", "state", "when")
 
-def rows(root: Path, state: str | None = None, name: str | None = None) -> Iterator[dict[str, Any]]:
-    """A row a run: those in `state`, and whose name contains `name`. UsageError for a state there is not."""
-    if state is not None and state not in status.STATES:
-        raise UsageError(f'state "{state}": no such state{nearest(state, status.STATES, "states")}')
-    return (
-        found
-        for run in RunFolder.all(root)
-        if name is None or name in run.name
-        if (found := row(run)) and state in (None, found["state"])
-    )
+
+def rows(root: Path, filters: Filters = ALL, sort: str = "name", reverse: bool = False) -> list[dict[str, Any]]:
+    """A row a run that fits, sorted; rows without the value come last. UsageError for a column there is not."""
+    if sort not in SORTS:
+        raise UsageError(f'--sort "{sort}": no such column{nearest(sort, SORTS, "columns")}')
+    found = [row(run) for run in select(root, filters)]
+    if sort == "name":
+        return found[::-1] if reverse else found
+    known = [r for r in found if isinstance(r[sort], int | float) or (isinstance(r[sort], str) and sort in TEXTS)]
+    rest = [r for r in found if r not in known]
+    return sorted(known, key=lambda r: r[sort], reverse=reverse) + rest
 
 
 def row(run: RunFolder) -> dict[str, Any]:
@@ -30,7 +34,6 @@ def row(run: RunFolder) -> dict[str, Any]:
     record, last = run.status, run.last_metrics()
     result = run.result() if run.finished else {}
     loss = result.get("train_loss", last.get("loss"))
-    moment = record.get("ended") or record.get("heartbeat") or record.get("created")
     return {
         "name": run.name,
         "identity": run.identity,
@@ -42,7 +45,7 @@ def row(run: RunFolder) -> dict[str, Any]:
         "attempt": record.get("attempt", 0),
         "step": result.get("steps", last.get("step")),
         "train_loss": loss if isinstance(loss, int | float) else None,
-        "when": iso(moment),
+        "when": iso(last_sign(run)),
     }
 
 

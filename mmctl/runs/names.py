@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,20 +87,38 @@ def index(root: Path) -> dict[tuple[str, int], list[Place]]:
     return found
 
 
+class Ambiguous(UsageError):
+    """Several runs fit what was typed; `places` are all of them."""
+
+    def __init__(self, text: str, found: Sequence[Place]) -> None:
+        self.places = list(found)
+        labels = ", ".join(p.label for p in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
+        example = found[0].label
+        super().__init__(f'run "{text}" is ambiguous: {labels}; type one of them in full, such as {example}')
+
+
 def find(root: Path, text: str) -> Place:
     """The run a person means by a path, `name`, `name/seedK`, `identity`, `name-identity` or these with `/seedK`.
 
-    UsageError in one line: the nearest names if nothing fits, the candidates if several do.
+    UsageError in one line: the nearest names if nothing fits, the candidates (Ambiguous) if several do.
     """
+    found = find_all(root, text)
+    if len(found) > 1:
+        raise Ambiguous(text, found)
+    return found[0]
+
+
+def find_all(root: Path, text: str) -> list[Place]:
+    """Every run that fits, at least one, ordered by name and seed: `name-identity` means all of its seeds. UsageError."""
     wanted = text.strip().rstrip("/")
     if not wanted:
         raise UsageError("an empty run name; expected a name, an identity or a folder")
     for path in (_absolute(wanted), root / wanted):
         if path.is_dir() and path != root:
             if place := Place.of(path):
-                return place
+                return [place]
             if _RUN.fullmatch(path.name):
-                return _only(text, list(_seeds(path)))
+                return _some(text, _seeds(path))
     everything = list(places(root))
     if not everything:
         raise UsageError(f'run "{text}": there are no runs in {root}')
@@ -120,18 +138,15 @@ def find(root: Path, text: str) -> Place:
         valid = {p.name for p in everything} | ({p.label for p in everything} if "/" in wanted else set())
         hint = nearest(wanted, valid, "runs")
         raise UsageError(f'run "{text}": no such run in {root}{hint}')
-    return _only(text, matches)
+    return _some(text, matches)
 
 
 def _seeds(folder: Path) -> Iterator[Place]:
     return (place for child in _folders(folder) if (place := Place.of(folder / child)))
 
 
-def _only(text: str, matches: Iterable[Place]) -> Place:
-    found = sorted(matches, key=lambda p: (p.label, str(p.path)))
+def _some(text: str, matches: Iterable[Place]) -> list[Place]:
+    found = sorted(matches, key=lambda p: (p.name, p.identity, p.seed, str(p.path)))
     if not found:
         raise UsageError(f'run "{text}": that folder holds no seed')
-    if len(found) > 1:
-        labels = ", ".join(p.label for p in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
-        raise UsageError(f'run "{text}" is ambiguous: {labels}')
-    return found[0]
+    return found

@@ -15,20 +15,17 @@ from mmctl.training.progress import Listener, Progress, silent
 
 def missing(run: RunFolder, config: Config, changed: Changes) -> list[str]:
     """Suites of config.evaluation that have not been scored with these changes and settings."""
-    from mmctl.evaluation import file_stem, same_settings, wanted_suites
+    from mmctl.evaluation import find_evaluation, wanted_suites
 
-    return [
-        suite
-        for suite in wanted_suites(config)
-        if not same_settings(run.evaluation(file_stem(suite, changed.remove_long_term, changed.delay)), config)
-    ]
+    changes = changed.remove_long_term, changed.delay
+    return [suite for suite in wanted_suites(config) if find_evaluation(run, config, suite, *changes) is None]
 
 
 def evaluate_changed(
     config: Config, root: Path, *, changes: Sequence[Mapping[str, Any]], listener: Listener = silent
 ) -> Any:
     """Score the finished run of `config` with each of `changes` ({remove_long_term, delay}); write what is missing."""
-    from mmctl.evaluation import evaluate, file_stem
+    from mmctl.evaluation import evaluate, stem_in
     from mmctl.training.run import Outcome, load_model, pick_device
 
     run = RunFolder.locate(root, config)
@@ -48,7 +45,7 @@ def evaluate_changed(
             listener(Progress(run.label, f"evaluating {suite} {changed.options()}", number, len(todo)))
             options: dict[str, Any] = {"remove_long_term": changed.remove_long_term, "delay": changed.delay}
             scores = evaluate(model, config, suite, **options, device=device)
-            run.write_evaluation(file_stem(suite, **options), scores)
+            run.write_evaluation(stem_in(run, config, suite, **options), scores)
         if config.operation.mlflow:
             from mmctl.runs import Mirror
 

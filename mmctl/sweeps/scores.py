@@ -42,13 +42,13 @@ def read(run: RunFolder, config: Config, changes: Changes) -> dict[str, Number]:
     for name, value in flat_result(run.result()).items():
         if not changes or name in COSTS:
             _add(numbers, name, value, "result.json")
-    from mmctl.evaluation import file_stem, same_settings, wanted_suites
+    from mmctl.evaluation import find_evaluation, wanted_suites
 
     for suite in wanted_suites(config):
-        stem = file_stem(suite, changes.remove_long_term, changes.delay)
-        evaluation = run.evaluation(stem)
-        if evaluation is None or not same_settings(evaluation, config):
+        found = find_evaluation(run, config, suite, changes.remove_long_term, changes.delay)
+        if found is None:
             continue
+        stem, evaluation = found
         for name, score in evaluation["scores"].items():
             interval, chance = score.get("interval"), None
             if "/accuracy" in name:

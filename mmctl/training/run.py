@@ -214,6 +214,7 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener) -> N
     from mmctl import models
     from mmctl.data import fingerprint
     from mmctl.models import flops
+    from mmctl.runs import provenance
     from mmctl.runs.preflight import check
     from mmctl.training import loop
 
@@ -236,6 +237,7 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener) -> N
         run.truncate_metrics(0)
     if "corpora" not in run.provenance():
         run.add_provenance(corpora=fingerprint(config.data))
+    run.add_provenance(kernels=provenance.kernels(model, place, config.training.precision))
     run.set_state("running", device=device)
 
     def metrics(step: int, values: dict[str, float]) -> None:
@@ -267,20 +269,16 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener) -> N
 
 
 def _missing_suites(run: RunFolder, config: Config) -> list[str]:
-    from mmctl.evaluation import file_stem, same_settings, wanted_suites
+    from mmctl.evaluation import find_evaluation, wanted_suites
 
-    return [
-        suite
-        for suite in wanted_suites(config)
-        if not same_settings(run.evaluation(file_stem(suite, False, None)), config)
-    ]
+    return [suite for suite in wanted_suites(config) if find_evaluation(run, config, suite) is None]
 
 
 def _evaluate(run: RunFolder, config: Config, device: str, listener: Listener, model: Model | None = None) -> None:
     """Evaluate the suites that are missing, or made with other settings, and record them."""
     import torch
 
-    from mmctl.evaluation import evaluate, file_stem
+    from mmctl.evaluation import evaluate, stem_in
 
     missing = _missing_suites(run, config)
     if missing and model is None:
@@ -289,7 +287,7 @@ def _evaluate(run: RunFolder, config: Config, device: str, listener: Listener, m
     for number, suite in enumerate(missing, 1):
         listener(Progress(run.label, f"evaluating {suite}", number, len(missing)))
         scores = evaluate(model, config, suite, device=device)
-        run.write_evaluation(file_stem(suite, False, None), scores)
+        run.write_evaluation(stem_in(run, config, suite), scores)
 
 
 def versions() -> dict[str, str]:

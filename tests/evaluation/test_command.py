@@ -14,8 +14,9 @@ import typer
 from fakes import quick_config
 from typer.testing import CliRunner
 
-from mmctl.cli.evaluate import evaluate, settings_mark, split_arguments, with_overrides
+from mmctl.cli.evaluate import evaluate, split_arguments, with_overrides
 from mmctl.errors import MmctlError, UsageError
+from mmctl.evaluation.suites import settings_mark
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(evaluate)

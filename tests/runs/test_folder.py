@@ -138,7 +138,7 @@ def test_runs_are_found_by_what_a_person_types(tmp_path: Path, monkeypatch: pyte
     assert RunFolder.find(root, str(other.path.parent)).path == other.path
     for text in ("adaptive/seed1", f"{second.identity}/seed1", second.label):
         assert RunFolder.find(root, text).path == second.path
-    with pytest.raises(UsageError, match=rf'"adaptive" is ambiguous: {first.label}, {second.label}$'):
+    with pytest.raises(UsageError, match=rf'"adaptive" is ambiguous: {first.label}, {second.label}; type one of them'):
         RunFolder.find(root, "adaptive")
     with pytest.raises(UsageError, match='did you mean "constant"'):
         RunFolder.find(root, "constnat")
