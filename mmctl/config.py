@@ -51,6 +51,8 @@ class OperationConfig:
     """Checkpoints kept on disk, newest first."""
     mlflow: bool = True
     """Mirror the run to MLflow."""
+    system_metrics: bool = False
+    """Sample processor, memory and GPU every 10 s for the mirror (system.jsonl)."""
 
     def validate(self) -> None:
         for key in ("log_every", "checkpoint_every", "keep"):

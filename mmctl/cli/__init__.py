@@ -86,9 +86,9 @@ def main() -> None:
 
             print(f"mmctl: {wrong_option(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("mmctl: interrupted", file=sys.stderr)
-        sys.exit(EXIT_SIGINT)
+        sys.exit(128 + getattr(stop, "signal", EXIT_SIGINT - 128))  # SIGTERM comes this way too
     except BrokenPipeError:
         # The reader of our output (head, less) has gone; that is its right.
         _drop_stdout()

@@ -175,7 +175,7 @@ def _mirror(run: RunFolder, config: Config, parent_run_id: str | None, tags: dic
         return None
     from mmctl.runs.mirror import Mirror
 
-    return Mirror.start(run, parent_run_id=parent_run_id, tags=tags)
+    return Mirror.start(run, parent_run_id, tags, config.operation.system_metrics)
 
 
 def _guarded(run: RunFolder, work: Callable[[], None], mirror: Mirror | None) -> Outcome:
