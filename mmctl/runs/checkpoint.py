@@ -5,6 +5,8 @@ checkpoints/step_200/model.safetensors      one file a group of tensors
                      state.json             step, loop and data position, generator states, ties between tensors
                      manifest.json          size and crc32 of each file: damage is detected before use
 checkpoints/best.json                       {"step": N}: kept whatever its age
+
+A run on several processes divides its tensors among files (mmctl.runs.shards); both kinds are read here.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def save(
         folder.mkdir(parents=True, exist_ok=True)
         shelf.tidy(folder)
         temporary.mkdir()
-        shelf.seal(temporary, step, _write_files(temporary, step, tensors, state))
+        shelf.seal(temporary, step, write_files(temporary, step, tensors, state))
         shelf.publish(temporary, target)
         if best:
             write_json(folder / "best.json", {"step": step})
@@ -73,13 +75,21 @@ def save(
     return target
 
 
-def _write_files(
-    folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
-) -> list[str]:
+def write_files(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    divided: Mapping[str, list[str]] | None = None,
+) -> dict[str, dict[str, int]]:
+    """Write and settle one file a group, and state.json, which also says which tensors are `divided` among other files.
+
+    Returns what the manifest says about each.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    names, ties = [], {}
+    ties = {}
     for group, members in tensors.items():
         if not re.fullmatch(r"[A-Za-z0-9_-]+", group):
             raise ValueError(f"{group!r} is no name for a group of tensors")
@@ -88,10 +98,13 @@ def _write_files(
             save_file(unique, folder / f"{group}.safetensors")
         except SafetensorError as error:  # it wraps what the disk said
             raise WriteError(f"cannot write {folder / group}.safetensors: {error}") from error
-        names.append(f"{group}.safetensors")
     record = {"format": shelf.FORMAT, "step": step, "groups": list(tensors), "ties": ties, "state": codec.encode(state)}
+    if divided:
+        record["divided"] = divided
     (folder / "state.json").write_text(json.dumps(record, allow_nan=False), encoding="ascii")
-    return [*names, "state.json"]
+    mode = (folder / "state.json").stat().st_mode  # safetensors writes 0600 whatever the umask
+    names = [*(f"{group}.safetensors" for group in tensors), "state.json"]
+    return {name: shelf.settle(folder / name, mode) for name in names}
 
 
 def _untie(members: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -149,11 +162,42 @@ def load(folder: Path, step: int | None = None, device: str = "cpu", notify: Cal
     raise MmctlError("; ".join(problems) if problems else f"no checkpoint in {folder}")
 
 
+def newest(folder: Path, notify: Callable[[str], None] = say) -> int | None:
+    """The newest step whose checkpoint is undamaged, checksums included; a damaged one passed over is said."""
+    problems = []
+    for step in reversed(shelf.steps(folder)):
+        try:
+            shelf.verify(shelf.place_of(folder, step), checksums=True)
+        except Damaged as problem:
+            problems.append(str(problem))
+            continue
+        for problem_text in problems:
+            notify(f"{problem_text}; using step {step} instead")
+        return step
+    return None
+
+
 def _read(place: Path, step: int, device: str) -> Checkpoint:
+    shelf.verify(place, checksums=True)
+    checkpoint, divided = read_files(place, step, device)
+    if divided:
+        from mmctl.runs import shards
+
+        whole = shards.read(place, divided)
+        for group, names in divided.items():
+            for name in names:
+                checkpoint.tensors[group][name] = whole[shards.key(group, name)].to(device)
+    return checkpoint
+
+
+def read_files(place: Path, step: int, device: str = "cpu") -> tuple[Checkpoint, dict[str, list[str]]]:
+    """What `write_files` wrote: the checkpoint without its divided tensors, and their names by group.
+
+    Damaged, in one line, if it cannot be read; the checksums are the caller's to verify.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    shelf.verify(place, checksums=True)
     try:
         record = read_json(place / "state.json")
         tensors: Tensors = {}
@@ -165,7 +209,10 @@ def _read(place: Path, step: int, device: str) -> Checkpoint:
                 tensors[group][name] = tensors[group][tied_to]
         if record["step"] != step:
             raise Damaged(f"checkpoint {place} is damaged: it holds step {record['step']}")
-        return Checkpoint(step, tensors, codec.decode(record["state"]))
+        divided = {str(group): [str(name) for name in names] for group, names in record.get("divided", {}).items()}
+        if not divided.keys() <= tensors.keys():
+            raise Damaged(f"checkpoint {place} is damaged: divided tensors of an unknown group")
+        return Checkpoint(step, tensors, codec.decode(record["state"])), divided
     except Damaged:
         raise
     except (SafetensorError, MmctlError, OSError, KeyError, TypeError, AttributeError) as error:

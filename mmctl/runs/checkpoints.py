@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 from mmctl.errors import MmctlError
@@ -55,15 +55,18 @@ def place_of(folder: Path, step: int) -> Path:
     return old if old.is_dir() and not current.is_dir() else current
 
 
-def seal(folder: Path, step: int, names: Iterable[str]) -> None:
-    """Write the manifest of a checkpoint's files (size and crc32) and bring all of it to the disk."""
-    mode = (folder / "state.json").stat().st_mode  # safetensors writes 0600 whatever the umask
-    manifest = {}
-    for name in names:
-        os.chmod(folder / name, mode)
-        manifest[name] = {"bytes": (folder / name).stat().st_size, "crc32": checksum(folder / name)}
-        fsync_file(folder / name)
-    write_json(folder / "manifest.json", {"format": FORMAT, "step": step, "files": manifest})
+def settle(path: Path, mode: int | None = None) -> dict[str, int]:
+    """Bring one file of a checkpoint to the disk; what the manifest says about it."""
+    if mode is not None:
+        os.chmod(path, mode)
+    entry = {"bytes": path.stat().st_size, "crc32": checksum(path)}
+    fsync_file(path)
+    return entry
+
+
+def seal(folder: Path, step: int, files: Mapping[str, Mapping[str, int]]) -> None:
+    """Write the manifest of a checkpoint's files, each settled, and bring the folder to the disk."""
+    write_json(folder / "manifest.json", {"format": FORMAT, "step": step, "files": files})
     fsync_folder(folder)
 
 

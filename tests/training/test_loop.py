@@ -16,7 +16,8 @@ from mmctl.errors import UsageError
 from mmctl.models.base import Model
 from mmctl.runs import RunFolder
 from mmctl.training.config import TrainingConfig
-from mmctl.training.loop import Hooks, learning_rate, task_means, train
+from mmctl.training.loop import Hooks, learning_rate, train
+from mmctl.training.losses import step_means
 from mmctl.training.run import execute
 
 CPU = torch.device("cpu")
@@ -64,9 +65,10 @@ def test_stochastic_m_covers_its_range_and_fixed_m_stays(tiny: Config) -> None:
     assert {models.build(tiny).sample_delay(np.random.default_rng(s)) for s in range(20)} == {2}
 
 
-def test_task_means_are_plain_means_of_the_tasks_present() -> None:
-    means = task_means(["a", "b", "c"], torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 2]))
-    assert means == {"loss/a": 2.0, "loss/c": 5.0}
+def test_step_means_are_plain_means_of_the_tasks_present() -> None:
+    parts = [(0.5, torch.tensor([1.0, 3.0]), torch.tensor([0, 0])), (0.25, torch.tensor([5.0]), torch.tensor([2]))]
+    means = step_means(["a", "b", "c"], parts)
+    assert means == {"loss": 0.75, "loss/a": 2.0, "loss/c": 5.0}
 
 
 def test_divergence_is_recorded_with_its_step_and_makes_no_result(

@@ -1,0 +1,284 @@
+"""One run on several processes: FSDP2 over a process group, started by `torchrun` or `mmctl train --processes N`.
+
+Parameters, gradients and optimizer states are divided among the processes, block by block. Everything else is agreed by
+construction: each process draws the whole batch and this step's m from the run's own generators and takes its share of
+the sequences. Rank 0 alone writes the run's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from mmctl.config import Config
+from mmctl.errors import MmctlError, UsageError
+from mmctl.runs.process import Owner
+from mmctl.training.ranks import ALONE, Ranks, Stopped, pick_device
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from mmctl.models.base import Model
+    from mmctl.runs import RunFolder
+
+ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells each process it starts."""
+PATIENCE = timedelta(minutes=30)
+"""How long a collective waits for the other processes: longer than any of them writes a checkpoint."""
+NEWS = 5.0
+"""Seconds in which it becomes known which process ended, once a collective has failed."""
+SMALL = 2**16
+"""Scalars up to which a parameter is put together for `Model.diagnostics`, which reads bandwidths and no matrices."""
+
+
+def from_environment() -> Ranks:
+    """This process's place among those torchrun started, not yet connected; `ALONE` outside of it.
+
+    UsageError when the environment holds only part of what torchrun sets, or no numbers.
+    """
+    if int_of("WORLD_SIZE") in (None, 1):
+        return ALONE
+    missing = [name for name in ENVIRONMENT if name not in os.environ]
+    if missing:
+        raise UsageError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']}, but {', '.join(missing)} not set: start with torchrun"
+        )
+    return Group(int_of("RANK") or 0, int_of("WORLD_SIZE") or 1, int_of("LOCAL_RANK") or 0)
+
+
+def int_of(name: str) -> int | None:
+    """An environment variable as a whole number; None if it is not set."""
+    text = os.environ.get(name)
+    if text is None or text.isdecimal():
+        return int(text) if text else None
+    raise UsageError(f"{name}={text}: expected a whole number, as torchrun sets it")
+
+
+def check_shares(config: Config, processes: int) -> None:
+    """UsageError unless every process gets the same number of sequences of each step."""
+    if config.data.batch % processes:
+        below, above = config.data.batch // processes * processes, -(-config.data.batch // processes) * processes
+        raise UsageError(
+            f"data.batch={config.data.batch}: expected a multiple of the {processes} processes that share it, such as "
+            f"{' or '.join(str(n) for n in (below, above) if n)}"
+        )
+
+
+class Group(Ranks):
+    """Process `rank` of `size`, the `local`-th on its machine."""
+
+    def __init__(self, rank: int, size: int, local: int = 0) -> None:
+        self.rank, self.size, self.local = rank, size, local
+        self._connected = False
+        self._told: set[str] = set()
+
+    # Before training
+
+    def check(self, config: Config) -> None:
+        check_shares(config, self.size)
+
+    def device(self, wanted: str) -> str:
+        """One CUDA device a process, by its number on the machine; the processes are connected here."""
+        device = pick_device(wanted)
+        if device.startswith("cuda"):
+            import torch
+
+            if ":" in device:
+                raise UsageError(f'operation.device="{wanted}": every process takes a device of its own, expected cuda')
+            if self.local >= torch.cuda.device_count():
+                count = torch.cuda.device_count()
+                raise UsageError(
+                    f"{self.size} processes: torch sees {count} CUDA device(s) here, one a process is needed"
+                )
+            device = f"cuda:{self.local}"
+            torch.cuda.set_device(self.local)
+        return device
+
+    def connect(self, device: str) -> None:
+        """Meet the other processes. Tensors go by nccl on CUDA and by gloo on CPU, everything else by gloo."""
+        import torch.distributed as dist
+
+        if self._connected:
+            return
+        self.store, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
+        self.store.set(f"mmctl/owner/{self.rank}", json.dumps(Owner.me().record()))
+        backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
+        dist.init_process_group(
+            backend, store=dist.PrefixStore("mmctl/group", self.store), rank=self.rank, world_size=self.size,
+            timeout=PATIENCE,
+        )  # fmt: skip
+        # Our own few numbers a step must not wait behind, or be mixed with, what FSDP sends.
+        self.control = dist.new_group(backend="gloo", timeout=PATIENCE)
+        self._connected = True
+
+    def place(self, model: Model, device: str) -> Model:
+        """Divide the parameters: FSDP2, one group a block and one for embedding, last norm and classifier.
+
+        Gradients are summed, not averaged: each process's loss is its part of the step's loss.
+        """
+        import torch
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(torch.device(device).type, (self.size,))
+        for module in (*model.blocks, model):
+            fully_shard(module, mesh=mesh, reshard_after_forward=True)
+            module.set_gradient_divide_factor(1.0)  # type: ignore[operator,union-attr]
+            module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator,union-attr]
+        return model.to(device)
+
+    # While training
+
+    def rows(self, count: int, parts: int) -> list[np.ndarray]:
+        """Every `size`-th sequence, so that each process gets some of every task. A part holds no more sequences than it
+        would with one process: with enough parts to share, each process goes through fewer of them."""
+        import numpy as np
+
+        own = np.arange(self.rank, count, self.size)
+        return [rows for rows in np.array_split(own, -(-parts // self.size)) if len(rows)]
+
+    def add(self, values: Sequence[float]) -> list[float]:
+        import torch
+        import torch.distributed as dist
+
+        sums = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(sums, group=self.control)
+        return sums.tolist()
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+    def signal(self, received: Sequence[int]) -> int | None:
+        import torch
+        import torch.distributed as dist
+
+        number = torch.tensor([received[0] if received else 0])
+        dist.all_reduce(number, dist.ReduceOp.MAX, group=self.control)
+        return int(number) or None
+
+    def diagnostics(self, model: Model) -> dict[str, float]:
+        """`model.diagnostics()` with the small parameters put together: it computes on them outside of a forward pass."""
+        with self._small_parameters(model):
+            return model.diagnostics()
+
+    @contextlib.contextmanager
+    def _small_parameters(self, model: Model) -> Iterator[None]:
+        import torch
+
+        divided = []
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None and parameter.numel() <= SMALL and hasattr(parameter, "full_tensor"):
+                    divided.append((module, name, parameter))
+        for module, name, parameter in divided:
+            module._parameters[name] = torch.nn.Parameter(self.whole(parameter.detach()), requires_grad=False)
+        try:
+            yield
+        finally:
+            for module, name, parameter in divided:
+                module._parameters[name] = parameter
+
+    def resume(self, run: RunFolder, model: Model, device: str) -> dict[str, Any] | None:
+        from mmctl.runs import shards
+
+        order = [p for group in model.parameter_groups(0.0) for p in group["params"]]
+        return shards.resume(run.checkpoints, run.label, model.state_dict(), order, self)
+
+    def save(self, run: RunFolder, step: int, payload: dict[str, Any], keep: int) -> None:
+        from mmctl.runs import files, shards
+
+        if self.first and run.metrics_path.exists():  # a checkpoint promises that the metrics up to it are there
+            files.fsync_file(run.metrics_path)
+        shards.save(run.checkpoints, step, payload["tensors"], payload["state"], keep=keep, ranks=self)
+
+    def share(self, value: Any) -> list[Any]:
+        """JSON-ready values of all processes, in order of rank, on each of them."""
+        import torch.distributed as dist
+
+        texts: list[Any] = [None] * self.size
+        dist.all_gather_object(texts, json.dumps(value), group=self.control)
+        return [json.loads(text) for text in texts]
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """A block that must succeed on every process: a MmctlError on one of them is raised on all."""
+        problem: BaseException | None = None
+        try:
+            yield
+        except (MmctlError, OSError) as error:
+            problem = error
+        found = [text for text in self.share(None if problem is None else str(problem)) if text is not None]
+        if problem is not None:
+            raise problem
+        if found:
+            raise MmctlError(found[0])
+
+    # What is told by way of the store, which outlives any process
+
+    def tell(self, topic: str, **what: Any) -> None:
+        if self._connected and topic not in self._told:
+            self._told.add(topic)
+            self.store.set(f"mmctl/{topic}", json.dumps(what))
+
+    def hear(self, topic: str, seconds: float | None = None) -> dict[str, Any] | None:
+        """What rank 0 told; None when it is gone, or after `seconds`."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self.store.check([f"mmctl/{topic}"]):
+            if (deadline is not None and time.monotonic() > deadline) or self._gone(0):
+                return None
+            time.sleep(0.02)
+        return json.loads(self.store.get(f"mmctl/{topic}"))
+
+    def report(self, error: BaseException) -> None:
+        """Tell rank 0 why this process ends."""
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        with contextlib.suppress(Exception):  # the store went with its process: nobody is left to hear it
+            self.tell(
+                f"end/{self.rank}", error=text, signal=getattr(error, "signal", None), fits=getattr(error, "fits", None)
+            )
+
+    def explain(self, error: BaseException) -> BaseException:
+        """What ended another process, when `error` is only that this one can no longer reach it."""
+        unreachable = isinstance(error, RuntimeError) and not isinstance(error, MmctlError)
+        if not self._connected or not (unreachable or isinstance(error, KeyboardInterrupt)):
+            return error
+        deadline = time.monotonic() + (NEWS if unreachable else 0.0)
+        while True:
+            for rank in range(self.size):
+                if rank != self.rank and (found := self._end(rank)) is not None:
+                    return error if isinstance(error, KeyboardInterrupt) and isinstance(found, Stopped) else found
+            if time.monotonic() >= deadline:
+                return error
+            time.sleep(0.05)
+
+    def _end(self, rank: int) -> BaseException | None:
+        """Why process `rank` ended, None while it lives."""
+        who = f"process {rank} of {self.size}"
+        try:
+            if self.store.check([f"mmctl/end/{rank}"]):
+                told = json.loads(self.store.get(f"mmctl/end/{rank}"))
+                if told["signal"]:
+                    return Stopped(told["signal"])
+                if told["fits"] is not None:
+                    from mmctl.errors import OutOfMemory
+
+                    return OutOfMemory(f"{who}: {told['error']}", told["fits"])
+                return MmctlError(f"{who}: {told['error']}")
+            if self._gone(rank):
+                return MmctlError(f"{who} is gone (killed?)")
+        except Exception:
+            return MmctlError(f"{who} and the store of this run are gone")
+        return None
+
+    def _gone(self, rank: int) -> bool:
+        """Whether the process is known to be dead. One on another machine never is."""
+        if not hasattr(self, "_owners"):
+            self._owners = [Owner.of(json.loads(self.store.get(f"mmctl/owner/{r}"))) for r in range(self.size)]
+        owner = self._owners[rank]
+        return owner is not None and owner.gone() is True
