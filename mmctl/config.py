@@ -28,6 +28,9 @@ SCHEMA = 1
 NOT_IDENTITY = ("name", "seed", "operation.", "evaluation.", "training.evaluate_every")
 """Keys (or prefixes) that cannot change what is trained; a run's folder is found without them."""
 
+BY_CONTENT = ("data.text", "data.tokenizer")
+"""Keys that name a file: identity takes what is in it (`data.fingerprint`)."""
+
 LARGEST_SEED = 2**63 - 1
 """What every random generator takes."""
 
@@ -117,6 +120,10 @@ def load(preset: str = "lab", overrides: Sequence[str] = (), layers: Sequence[Ma
         raise UsageError(
             f'data.text="{config.data.text}": the mixture reads no text; add data.mixture.text=1, or leave data.text out'
         )
+    if config.data.tokenizer != "bytes" and "text" not in config.data.tasks_in_mixture():
+        raise UsageError(
+            f'data.tokenizer="{config.data.tokenizer}": the mixture reads no text; add data.mixture.text=1, or leave it out'
+        )
     return config
 
 
@@ -145,7 +152,7 @@ def identity(config: Config, corpora: Mapping[str, Any] | None = None) -> str:
 
     corpora: their fingerprint when the run was made, where that is known; by default what they are now.
     """
-    kept = {k: v for k, v in flat(config).items() if not k.startswith(NOT_IDENTITY) and k != "data.text"}
+    kept = {k: v for k, v in flat(config).items() if not k.startswith(NOT_IDENTITY) and k not in BY_CONTENT}
     kept["corpora"] = data_package.fingerprint(config.data) if corpora is None else corpora
     kept["schema"] = SCHEMA
     if used := _plugins(config):
