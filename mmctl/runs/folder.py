@@ -136,6 +136,8 @@ class RunFolder:
             self._check_identity(content, config)
         except UsageError as error:
             raise MmctlError(f"{self.path / 'config.yaml'}: {error}") from None
+        if (self.path / "tokenizer.json").is_file():
+            config.data.tokenizer = str(self.path / "tokenizer.json")  # the one it was trained with
         return config
 
     def _check_identity(self, content: dict[str, Any], config: Config) -> None:

@@ -213,6 +213,7 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener) -> N
 
     from mmctl import models
     from mmctl.data import fingerprint
+    from mmctl.data.tokenizers import load_tokenizer
     from mmctl.models import flops
     from mmctl.runs import provenance
     from mmctl.runs.preflight import check
@@ -237,6 +238,8 @@ def _train(run: RunFolder, config: Config, device: str, listener: Listener) -> N
         run.truncate_metrics(0)
     if "corpora" not in run.provenance():
         run.add_provenance(corpora=fingerprint(config.data))
+    if "text" in config.data.tasks_in_mixture():
+        load_tokenizer(config.data).save(run.path)
     run.add_provenance(kernels=provenance.kernels(model, place, config.training.precision))
     run.set_state("running", device=device)
 
