@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 MODELS: dict[str, str | type] = {
     "mosaic-v2": "mmctl.models.mosaic_v2:MosaicV2",
     "mosaic-v1": "mmctl.models.mosaic_v1:MosaicV1",
+    "mamba2": "mmctl.models.mamba2:Mamba2",
     "transformer": "mmctl.models.transformer:Transformer",
     "transformer-masks": "mmctl.models.transformer_masks:TransformerMasks",
 }
