@@ -35,8 +35,14 @@ class Subword(Tokenizer):
         self.size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, text: str) -> list[int]:
-        clean = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        return self.inner.encode(clean, add_special_tokens=False).ids
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            wrong = ord(text[error.start]) & 0xFF
+            raise UsageError(
+                f"the text is not UTF-8 (byte 0x{wrong:02x} at letter {error.start}); only data.tokenizer=bytes reads it"
+            ) from None
+        return self.inner.encode(text, add_special_tokens=False).ids
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self.inner.decode(list(tokens), skip_special_tokens=False)

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from mmctl.data.tokenizers import Stream, Tokenizer
-from mmctl.errors import UsageError
+from mmctl.errors import MmctlError, UsageError
 from mmctl.generation.sampling import Sampling, choose, log_probability
 from mmctl.generation.stopping import Stopper
 from mmctl.models.base import Model
+
+OnText = Callable[[int, str], object]
+"""(number of the prompt, text that has become certain)."""
 
 PADDING = -1
 """Document id of the padding on the left; the prompt's is 0."""
@@ -67,12 +70,11 @@ def generate(
     stop: Sequence[str] = (),
     batch: int = 16,
     allowed: int | None = None,
-    on_text: Callable[[int, str], object] | None = None,
+    on_text: OnText | None = None,
 ) -> list[Continuation]:
     """Continue every prompt (tokens, at least one each) until a stop string or `max_tokens`.
 
-    `batch` prompts are decoded at once, of like lengths together; what follows a prompt depends neither on it nor on the
-    others. `allowed`: only tokens below it are chosen (a tokenizer's own, where the model knows more). `on_text(number,
+    `batch` prompts are decoded at once, of like lengths together; what follows a prompt depends neither on it nor on the others. `allowed`: only tokens below it are chosen (a tokenizer's own, where the model knows more). `on_text(number,
     piece)` is told text as it becomes certain. UsageError for an empty prompt or a setting out of range.
     """
     sampling = sampling or Sampling()
@@ -99,17 +101,19 @@ def _continue(
     max_tokens: int,
     sampling: Sampling,
     allowed: int | None,
-    on_text: Callable[[int, str], object] | None,
+    on_text: OnText | None,
 ) -> None:
     device = model.embedding.weight.device
     tokens, documents = left_padded(prompts, device)
     cache = model.init_cache(len(rows), capacity=tokens.shape[1] + max_tokens)
     logits = model.prefill(tokens, cache, documents=documents)
     for count in range(1, max_tokens + 1):
-        table = logits[:, :allowed].double().cpu().numpy()
+        table = logits.double().cpu().numpy()
+        if not np.isfinite(table).all():
+            raise MmctlError("the model's logits are not finite: its training has diverged")
         going = []
         for place, (row, scores) in enumerate(zip(rows, table, strict=True)):
-            _take(row, scores, sampling, on_text)
+            _take(row, scores, allowed, sampling, on_text)
             if not row.stopper.stopped:
                 going.append(place)
         if count == max_tokens or not going:
@@ -125,9 +129,9 @@ def _continue(
             _give(row, row.stopper.flush(), on_text)
 
 
-def _take(row: _Row, logits: np.ndarray, sampling: Sampling, on_text: Callable[[int, str], object] | None) -> None:
+def _take(row: _Row, logits: np.ndarray, allowed: int | None, sampling: Sampling, on_text: OnText | None) -> None:
     """Choose a token and pass on the text that it makes certain."""
-    token = choose(logits, sampling, row.rng)
+    token = choose(logits[:allowed], sampling, row.rng)
     row.made.tokens.append(token)
     row.made.log_probabilities.append(log_probability(logits, token))
     _give(row, row.stopper.push(row.stream.push(token)), on_text)
@@ -135,7 +139,7 @@ def _take(row: _Row, logits: np.ndarray, sampling: Sampling, on_text: Callable[[
         row.made.finish = "stop"
 
 
-def _give(row: _Row, text: str, on_text: Callable[[int, str], object] | None) -> None:
+def _give(row: _Row, text: str, on_text: OnText | None) -> None:
     row.made.text += text
     if text and on_text is not None:
         on_text(row.number, text)

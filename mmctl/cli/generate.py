@@ -1,0 +1,126 @@
+"""`mmctl generate`: continue a text with a trained run, token by token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def generate(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run: its folder, name, name/seedK or identity.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to continue; - reads it from stdin, as it is.")],
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to make.")] = 128,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="0 takes the most likely token, 1 the model's own distribution.")
+    ] = 0.0,
+    top_p: Annotated[
+        float | None,
+        typer.Option("--top-p", help="Draw from the fewest tokens whose probabilities reach this.", show_default=False),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Draw from so many most likely tokens.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the draws.")] = 0,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", help="End before this text; repeat it. \\n and \\t are understood.", show_default=False),
+    ] = None,
+    remove_long_term: Annotated[
+        bool, typer.Option("--remove-long-term", help="Take the long-term memories' outputs away.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one object at the end instead of text as it comes.")
+    ] = False,
+) -> None:
+    """Continue TEXT with a run's newest checkpoint, on stdout as it is made. Only tokens of text are drawn, no symbols of
+    synthetic tasks.
+
+    Example: mmctl generate lab/seed0 "def main(" --temperature 0.8 --top-p 0.95 --stop "\\n\\n"
+    """
+    import sys
+    import time
+
+    from mmctl.errors import UsageError
+    from mmctl.runs import RunFolder, runs_root
+
+    folder = RunFolder.find(runs_root(runs), run)
+    config = folder.config()
+    prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape") if text == "-" else text
+    if not prompt:
+        raise UsageError("TEXT is empty: expected something to continue")
+
+    import torch
+
+    from mmctl.data.tokenizers import load_tokenizer
+    from mmctl.generation import Sampling
+    from mmctl.generation import generate as make
+    from mmctl.training.run import load_trained, pick_device
+
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    sampling.validate()
+    place = pick_device(device)
+    torch.set_num_threads(config.training.threads)
+    tokenizer = load_tokenizer(config.data)
+    tokens = tokenizer.encode(prompt)
+    model, _, step = load_trained(folder, place)
+    if "text" not in config.data.tasks_in_mixture():
+        print(
+            f"mmctl: {folder.label} was trained on no text: {', '.join(config.data.tasks_in_mixture())}",
+            file=sys.stderr,
+        )
+
+    def show(_: int, piece: str) -> None:
+        print(piece, end="", flush=True)
+
+    started = time.perf_counter()
+    with model.evaluation_changes(remove_long_term=remove_long_term):
+        (made,) = make(
+            model,
+            tokenizer,
+            [tokens],
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop=[_unescaped(s) for s in stop or []],
+            allowed=tokenizer.size,
+            on_text=None if as_json else show,
+        )
+    seconds = time.perf_counter() - started
+    if as_json:
+        print_result(
+            {
+                "run": folder.label,
+                "step": step,
+                "prompt": prompt,
+                "text": made.text,
+                "finish": made.finish,
+                "prompt_tokens": len(tokens),
+                "tokens": made.tokens,
+                "log_probabilities": made.log_probabilities,
+                "sampling": {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
+                "stop": stop or [],
+                "max_tokens": max_tokens,
+                "remove_long_term": remove_long_term,
+                "tokenizer": tokenizer.name if tokenizer.sha256 is None else tokenizer.sha256,
+                "device": place,
+                "seconds": round(seconds, 3),
+            }
+        )
+    else:
+        print()
+
+
+def print_result(result: dict[str, Any]) -> None:
+    """One JSON object; what is no UTF-8 in the prompt is written as \\udcXX, as JSON has it."""
+    import json
+
+    print(json.dumps(result, indent=2, allow_nan=False))
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\t", "\t")
