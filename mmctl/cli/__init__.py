@@ -45,12 +45,13 @@ def _root(
 
 
 def _register() -> None:
-    from mmctl.cli import ablate, bench, evaluate, flops, plot, runs, train
+    from mmctl.cli import ablate, bench, evaluate, flops, generate, plot, runs, train
     from mmctl.cli.options import with_plugins
 
     app.command("train")(with_plugins(train.train))
     app.command("ablate")(with_plugins(ablate.ablate))
     app.command("eval")(with_plugins(evaluate.evaluate))
+    app.command("generate")(with_plugins(generate.generate))
     app.add_typer(plot.app, name="plot")
     app.add_typer(runs.app, name="runs")
     app.command("flops")(with_plugins(flops.flops))
