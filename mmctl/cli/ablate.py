@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmctl.cli import complete
+
 if TYPE_CHECKING:
     from mmctl.sweeps.plan import Plan
 
@@ -18,10 +20,17 @@ def ablate(
             metavar="[NAME]... [KEY=VALUE]...",
             help="Ablations (default: all that come with mmctl; or the path of your own YAML), then overrides of every run.",
             show_default=False,
+            autocompletion=complete.ablations_then_keys,
         ),
     ] = None,
     profile: Annotated[
-        str, typer.Option("--profile", "-p", help="Scale: smoke, standard, full, paper-small or paper-large.")
+        str,
+        typer.Option(
+            "--profile",
+            "-p",
+            help="Scale: smoke, standard, full, paper-small or paper-large.",
+            autocompletion=complete.profiles,
+        ),
     ] = "smoke",
     seeds: Annotated[
         str | None, typer.Option(help="How many seeds (5), or which (0,1,4). Default: the ablation's or the profile's.")
@@ -120,37 +129,38 @@ def _run(made: Plan, root: Path, jobs: int, as_json: bool, **options: Any) -> No
     import sys
 
     from mmctl.sweeps import finish, live, manifest, terminal, tracking
-    from mmctl.sweeps.execute import Options, Sweep
-    from mmctl.sweeps.results import versions
+    from mmctl.sweeps.execute import Options, Sweep, idle
     from mmctl.sweeps.launchers import Resources, launcher
+    from mmctl.sweeps.results import versions
 
     folder = manifest.folder(made, root)
     fixed = manifest.write(made, root, versions())
     board = live.board()
-    tracked = tracking.start(made, root, folder)
+    resting = idle(made, root, Options(**options))
     threads = max(cell.config.training.threads for cell in made.cells.values())
-    try:
+    with tracking.start(made, root, folder, resting) as tracked:
         with launcher("local", Resources(jobs, threads), folder) as place:
             outcome = Sweep(made, root, place, board, Options(**options), tracked.parent_run_id).run()
-    except BaseException:
-        tracked.finish("failed", [])  # nobody else would say so
-        raise
-    if outcome.stopped_by is not None:
-        tracked.finish("interrupted", [])
-        print(f"mmctl: stopped; the same command goes on: {made.command()}", file=sys.stderr)
-        raise typer.Exit(outcome.exit_code)
-    results, problems = finish.finish(made, root, folder, fixed, outcome.failures)
-    tracked.results(results)
-    tracked.finish("failed" if outcome.failures else "finished", _artifacts(folder))
-    for problem in problems:
+        if outcome.stopped_by is not None:
+            tracked.finish("interrupted", [])
+            print(f"mmctl: stopped; the same command goes on: {made.command()}", file=sys.stderr)
+            raise typer.Exit(outcome.exit_code)
+        done = finish.finish(made, root, folder, fixed, outcome.failures)
+        results = done.results
+        if done.written or not resting:
+            tracked.results(results)
+            tracked.finish("failed" if outcome.failures else "finished", _artifacts(folder))
+        else:
+            print(f"mmctl: nothing has changed since {results['date']}: all files are as they were", file=sys.stderr)
+    for problem in done.problems:
         print(f"mmctl: figure not drawn: {problem}", file=sys.stderr)
     if as_json:
         print(json.dumps(results, indent=2))
     else:
         terminal.show(terminal.verdict_table(results))
         print(f"report: {folder / 'report.md'}")
-        if tracked.uri:
-            print(f"MLflow: mlflow ui --backend-store-uri {tracked.uri}")
+        if tracked.where:
+            print(f"MLflow: {tracked.where}")
     for failure in outcome.failures:
         print(f"mmctl: {failure['label']} {failure['state']}: {failure['reason']}", file=sys.stderr)
     if outcome.exit_code:

@@ -7,21 +7,34 @@ from typing import Annotated, Any
 
 import typer
 
+from mmctl.cli import complete
+
 
 def evaluate(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run: its folder, name, name/seedK or identity.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run: its folder, name, name/seedK or identity.",
+            autocompletion=complete.run_names,
+        ),
+    ],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
             help="evaluation.* keys, and m=M to read long-term memory with another delay.",
             show_default=False,
+            autocompletion=complete.evaluation_keys,
         ),
     ] = None,
     suite: Annotated[
         list[str] | None,
         typer.Option(
-            "--suite", "-s", help="persistent, new-knowledge or in-context; repeat it. Default: the run's own."
+            "--suite",
+            "-s",
+            help="persistent, new-knowledge or in-context; repeat it. Default: the run's own.",
+            autocompletion=complete.suites,
         ),
     ] = None,
     remove_long_term: Annotated[

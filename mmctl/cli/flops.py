@@ -7,12 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from mmctl.cli import complete
+
 
 def flops(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PRESET] [KEY=VALUE]...", help="A preset (default: lab), then overrides.", show_default=False
+            metavar="[PRESET] [KEY=VALUE]...",
+            help="A preset (default: lab), then overrides.",
+            show_default=False,
+            autocompletion=complete.preset_then_keys,
         ),
     ] = None,
     context: Annotated[

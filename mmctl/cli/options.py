@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmctl.cli import complete
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -18,6 +20,35 @@ Root = Annotated[
     typer.Option("--runs", help="Folder of runs (default: $MMCTL_RUNS, else ./runs).", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON for a program instead of a table.")]
+
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        help="planned, running, finished, failed, diverged, interrupted or lost.",
+        autocompletion=complete.states,
+        show_default=False,
+    ),
+]
+Name = Annotated[str | None, typer.Option("--name", help="Only runs whose name contains this.", show_default=False)]
+Older = Annotated[
+    str | None,
+    typer.Option(
+        "--older-than",
+        metavar="AGE",
+        help="Only runs that did nothing for so long: 30m, 12h, 7d, 2w.",
+        show_default=False,
+    ),
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Only runs with these settings: model.bandwidth=adaptive, or bandwidth=adaptive where one key ends so.",
+        show_default=False,
+        autocompletion=complete.settings,
+    ),
+]
 
 PLUGIN = Annotated[
     list[str] | None,

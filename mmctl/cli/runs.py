@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmctl.cli import complete, runs_archive, runs_clean, runs_compare
-from mmctl.cli.options import Json, Older, Name, Root, State, Words, console, plain, print_json, table
+from mmctl.cli.options import Json, Name, Older, Root, State, Words, console, plain, print_json, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
 
 @app.command("list")
 def list_runs(
@@ -97,19 +98,19 @@ def show(
         about.add_row(name, plain(str(path)))
     screen.print(about)
     if found["result"]:
-        table = table("result", "", right=(1,))
+        shown = table("result", "", right=(1,))
         for key, value in flat(found["result"]).items():
-            table.add_row(plain(key), f"{value:.6g}" if isinstance(value, float) else plain(str(value)))
-        screen.print(table)
+            shown.add_row(plain(key), f"{value:.6g}" if isinstance(value, float) else plain(str(value)))
+        screen.print(shown)
     _print_scores(found, screen)
-    table = table("configuration", "")
+    shown = table("configuration", "")
     for key, value in flat(found["config"] or {}).items():
-        table.add_row(plain(key), plain(str(value)))
-    screen.print(table)
-    table = table("file", "size", right=(1,))
+        shown.add_row(plain(key), plain(str(value)))
+    screen.print(shown)
+    shown = table("file", "size", right=(1,))
     for path, count in found["files"].items():
-        table.add_row(plain(path), size(count))
-    screen.print(table)
+        shown.add_row(plain(path), size(count))
+    screen.print(shown)
     for problem in found["problems"]:
         print(f"mmctl: {problem}", file=sys.stderr)
 

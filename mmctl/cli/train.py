@@ -7,13 +7,19 @@ from typing import Annotated
 
 import typer
 
+from mmctl.cli import complete
+
 LOSSES = {"training": "train_loss", "held-out": "held_out_loss"}
 
 
 def train(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset (default: lab), then overrides."),
+        typer.Argument(
+            metavar="[PRESET] [KEY=VALUE]...",
+            help="A preset (default: lab), then overrides.",
+            autocompletion=complete.preset_then_keys,
+        ),
     ] = None,
     seed: Annotated[
         int | None,
@@ -76,6 +82,8 @@ def train(
         print(f"mmctl: {run.label} {outcome.state}: {outcome.reason}", file=sys.stderr)
         if outcome.state == "interrupted":
             print("mmctl: the same command resumes it", file=sys.stderr)
+        if as_json:
+            print(json.dumps({"run": str(run.path), "state": outcome.state, "reason": outcome.reason}, indent=2))
         raise typer.Exit(outcome.exit_code)
     if as_json:
         print(json.dumps({"run": str(run.path), "skipped": outcome.skipped, **run.result()}, indent=2))
@@ -84,10 +92,12 @@ def train(
     state = "already finished" if outcome.skipped else "finished"
     losses = [f"{what} loss {_shown(result.get(key))}" for what, key in LOSSES.items()]
     print(f"{run.path}: {state}, {', '.join(losses)}")
+    from mmctl.evaluation import find_evaluation, wanted_suites
     from mmctl.evaluation.report import print_scores
 
-    for scores in run.evaluations().values():
-        print_scores(scores)
+    for suite in wanted_suites(config):
+        if found := find_evaluation(run, config, suite):  # what this command asks for, not all that was ever measured
+            print_scores(found[1])
 
 
 def _shown(loss: object) -> str:

@@ -47,11 +47,18 @@ def cell(score: dict[str, Any] | None) -> str:
     return f"{score['value']:.3f}{spread}"
 
 
-def table(evaluation: dict[str, Any], details: bool = False) -> Table:
-    """One evaluation as a table; `details` adds losses, shots and quarters."""
+def is_detail(score: str) -> bool:
+    """Whether a score ("<task>/<name>@<multiple>x") is left out of short tables: losses of tasks read by accuracy, shots."""
+    return bool(_DETAIL.fullmatch(score.partition("@")[0]))
+
+
+def table(evaluation: dict[str, Any], details: bool = False, named: str | None = None) -> Table:
+    """One evaluation as a table; `details` adds losses, shots and quarters, `named` replaces the title."""
     length = evaluation["settings"]["training_length"]
     lengths, scores = rows(evaluation, details)
-    drawn = Table(title=title(evaluation), title_justify="left", caption="95% intervals, bootstrap over examples")
+    drawn = Table(
+        title=named or title(evaluation), title_justify="left", caption="95% intervals, bootstrap over examples"
+    )
     drawn.add_column("score", no_wrap=True)
     for multiple in lengths:
         drawn.add_column(f"{multiple}x ({multiple * length})", justify="right")
@@ -65,13 +72,15 @@ def table(evaluation: dict[str, Any], details: bool = False) -> Table:
     return drawn
 
 
-def print_scores(*evaluations: dict[str, Any], details: bool = False, console: Console | None = None) -> None:
+def print_scores(
+    *evaluations: dict[str, Any], details: bool = False, console: Console | None = None, named: str | None = None
+) -> None:
     """Tables on stdout; what was left out, with its reason, on stderr."""
     # Without a terminal (a pipe, a log) nothing may be cut off or wrapped.
     console = console or Console(width=None if sys.stdout.isatty() else 160)
     for evaluation in evaluations:
         if evaluation["scores"]:
-            console.print(table(evaluation, details))
+            console.print(table(evaluation, details, named))
         for what, reason in evaluation["skipped"].items():
             print(f"{evaluation['suite']}: {what} not measured: {reason}", file=sys.stderr)
 

@@ -73,11 +73,7 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     (a key of another model)."""
     keys = dict.fromkeys(key for config in configs for key in config if key not in NOT_DIFFERENCES)
     rows = {key: [config.get(key) for config in configs] for key in keys}
-    return {
-        key: values
-        for key, values in rows.items()
-        if any(value != values[0] for value in values) or any(key not in config for config in configs)
-    }
+    return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
 
 
 def _about(group: Group) -> dict[str, Any]:
@@ -166,3 +162,23 @@ def _row(evaluation: str, score: str, columns: Sequence[Mapping[int, Mapping[str
 
 def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def apart(places: Sequence[names.Place]) -> list[tuple[str, str, str]]:
+    """(Label, state, what tells it from the others) of runs that fit one name, so that a person can choose."""
+    runs = [RunFolder(place) for place in places]
+    configs: list[dict[str, Any]] = []
+    for run in runs:
+        try:
+            configs.append(flat(run.config_dict()))
+        except MmctlError:
+            configs.append({})
+    unlike = differences(configs)
+    return [
+        (
+            run.label,
+            run.state(),
+            ", ".join(f"{key}={values[number]}" for key, values in unlike.items()) or "the seed only",
+        )
+        for number, run in enumerate(runs)
+    ]
