@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from mmctl import plugins
 from mmctl.config import Config, identity, load
 from mmctl.errors import UsageError, nearest
 from mmctl.schema import flatten
@@ -47,7 +48,7 @@ class Cell:
 
     def train_command(self, profile: Profile, seed: int) -> str:
         """`mmctl train` for one of this cell's runs: the same identity, so the same run."""
-        return shlex.join(["mmctl", "train", profile.preset, *self.train_words(seed)])
+        return shlex.join(["mmctl", "train", profile.preset, *self.train_words(seed), *plugins.words()])
 
     def changes(self, seed: int, seeds: Mapping[str, Sequence[int]]) -> list[Changes]:
         """The evaluation-time changes some ablation asks of this cell's run with `seed`."""

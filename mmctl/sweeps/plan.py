@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mmctl import plugins
 from mmctl.config import Config, load, parse_overrides
 from mmctl.errors import UsageError
 from mmctl.sweeps.cells import Cell, Composer, Use
 from mmctl.sweeps.matrix import Matrix, shipped
+from mmctl.sweeps.metrics import check_claims
 from mmctl.sweeps.profiles import Profile
+from mmctl.sweeps.reading import distinct, together
 
 LONGEST_NAME = 80
 """Characters of a run folder's name, before the identity."""
@@ -91,7 +94,7 @@ class Plan:
         if len(seeds) == 1:
             numbers = seeds.pop()
             words += ["--seeds", ",".join(map(str, numbers)) + ("," if len(numbers) == 1 else "")]
-        return shlex.join([*words, *self.overrides])
+        return shlex.join([*words, *plugins.words(), *self.overrides])
 
 
 def make_plan(
@@ -110,14 +113,23 @@ def make_plan(
     _check_overrides(typed, matrices)
     plan = Plan(profile, list(matrices), {}, list(overrides), {}, {}, {}, list(arguments))
     composer = Composer(profile, typed, list(overrides))
+    problems: list[str] = []
     for matrix in matrices:
         plan.seeds[matrix.name] = tuple(seeds or matrix.seeds or profile.seeds)
         for arm in matrix.arms:
-            cell = composer.cell(matrix, arm)
+            try:
+                cell = composer.cell(matrix, arm)
+            except UsageError as error:
+                problems.append(str(error))
+                continue
             cell = plan.cells.setdefault(cell.identity, cell)
             cell.uses.append(Use(matrix.name, arm.name, arm.evaluate))
             cell.seeds = sorted({*cell.seeds, *plan.seeds[matrix.name]})
             plan.arms[matrix.name, arm.name] = cell.identity
+    if problems:
+        raise UsageError(together("", distinct(problems)))
+    for matrix in matrices:
+        check_claims(plan, matrix, typed)
     _name_cells(plan, composer)
     plan.passed_over = {key: names for key, names in composer.passed_over.items() if names}
     for key in composer.passed_over:
