@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mmctl import data as data_package
 from mmctl import models as model_package
+from mmctl import plain
 from mmctl.errors import UsageError, nearest
 
 FREE = ("data.mixture", "data.loss_weights")
@@ -159,9 +160,12 @@ class Schema:
             if declared is str or str in get_args(declared):
                 return None if raw.lower() in ("null", "~") and node._metadata.optional else raw
         try:
+            plain.check(raw)
             return OmegaConf.to_container(OmegaConf.from_dotlist([f"x={raw}"]))["x"]  # type: ignore[index,call-overload]
+        except plain.NotPlain as error:
+            raise UsageError(f"{key}={raw[:80]}: {error}") from None
         except Exception:
-            raise UsageError(f"{key}={raw}: not a value that can be read (YAML syntax)") from None
+            raise UsageError(f"{key}={raw[:80]}: not a value that can be read (YAML syntax)") from None
 
 
 @lru_cache(maxsize=64)
