@@ -5,4 +5,5 @@ from __future__ import annotations
 BENCHMARKS: dict[str, str] = {
     "step": "mmctl.bench.step",
     "cli": "mmctl.bench.cli",
+    "generate": "mmctl.bench.generate",
 }
