@@ -45,12 +45,12 @@ class Series:
         before it, or the last `keep` positions before it."""
         count = new.shape[2]
         if self.keep is not None and count > RING_SLACK:
-            whole = torch.cat([*self._kept(), new], dim=2)
+            whole = torch.cat([*self.held(), new], dim=2)
             self.end = 0
             self._store(whole[:, :, -self.keep :])
             return whole
         if self.keep is not None and self.end + count > self.capacity:
-            kept = [part.clone() for part in self._kept()]  # a clone: the move overlaps
+            kept = [part.clone() for part in self.held()]  # a clone: the move overlaps
             self.end = 0
             for part in kept:
                 self._store(part)
@@ -59,15 +59,16 @@ class Series:
         first = 0 if self.keep is None else max(0, self.end - count - self.keep)
         return self.buffer[:, :, first : self.end]
 
+    def held(self) -> list[Tensor]:
+        """What is stored: everything, or the last `keep` positions; [] before the first."""
+        if self.buffer is None:
+            return []
+        return [self.buffer[:, :, 0 if self.keep is None else max(0, self.end - self.keep) : self.end]]
+
     def replace_last(self, new: Tensor) -> None:
         """Overwrite the newest position with `new` (B, H, 1, D)."""
         assert self.buffer is not None
         self.buffer[:, :, self.end - 1 : self.end] = new
-
-    def _kept(self) -> list[Tensor]:
-        if self.buffer is None or self.keep is None:
-            return []
-        return [self.buffer[:, :, max(0, self.end - self.keep) : self.end]]
 
     def _store(self, new: Tensor) -> None:
         end = self.end + new.shape[2]
@@ -145,7 +146,7 @@ class Cache:
         }
 
     def bytes(self) -> int:
-        """Bytes of everything kept, room for tokens to come included."""
+        """Bytes of everything held, without the room for tokens to come."""
         return sum(t.numel() * t.element_size() for t in _tensors([self.documents, self.layers]))
 
     def select(self, rows: Tensor) -> None:
@@ -196,6 +197,8 @@ def read_step(pairs: Pairs, keys: Tensor, values: Tensor, bandwidth: Any, contex
 def _tensors(thing: Any) -> Iterator[Tensor]:
     if isinstance(thing, Tensor):
         yield thing
+    elif isinstance(thing, Series):
+        yield from thing.held()
     elif isinstance(thing, list | tuple):
         for part in thing:
             yield from _tensors(part)
