@@ -160,7 +160,7 @@ class Schema:
             if declared is str or str in get_args(declared):
                 return None if raw.lower() in ("null", "~") and node._metadata.optional else raw
         try:
-            plain.check(raw)
+            plain.check(str(raw))
             return OmegaConf.to_container(OmegaConf.from_dotlist([f"x={raw}"]))["x"]  # type: ignore[index,call-overload]
         except plain.NotPlain as error:
             raise UsageError(f"{key}={raw[:80]}: {error}") from None
