@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mmctl.cli import complete
+from mmctl.cli.options import preset_and_overrides
 
 LOSSES = {"training": "train_loss", "held-out": "held_out_loss"}
 
@@ -37,6 +39,10 @@ def train(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result (or the dry run's configuration) as JSON.")
     ] = False,
+    processes: Annotated[
+        int,
+        typer.Option(help="Processes of this machine that share the run, a CUDA device each; of several: torchrun."),
+    ] = 1,
 ) -> None:
     """Train one model: train, checkpoint, log, and evaluate at the end. Run again to resume; finished runs are kept.
 
@@ -44,39 +50,68 @@ def train(
 
     Example: mmctl train lab model.bandwidth=constant training.steps=200
     """
+    import sys
+
+    from mmctl.errors import MmctlError
+    from mmctl.training.distributed import from_environment
+
+    ranks = from_environment()
+    try:
+        code = _train(list(arguments or []), {"seed": seed, "name": name}, runs, dry_run, as_json, processes, ranks)
+    except MmctlError as error:
+        if ranks.size == 1:
+            raise
+        if ranks.speaks:
+            print(f"mmctl: {error}", file=sys.stderr)
+        code = error.exit_code
+    ranks.leave(code)
+    if code:
+        raise typer.Exit(code)
+
+
+def _train(
+    words: list[str],
+    options: dict[str, Any],
+    runs: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    processes: int,
+    ranks: Any,
+) -> int:
+    """The command in one of its processes; its exit code."""
     import json
     import sys
 
     from mmctl.config import identity, load, to_dict
-    from mmctl.errors import UsageError
+    from mmctl.errors import EXIT_DONE
     from mmctl.runs import RunFolder, runs_root
 
-    words = list(arguments or [])
-    preset = "lab"
-    if words and "=" not in words[0]:
-        preset = words.pop(0)
-    stray = [w for w in words if "=" not in w]
-    if stray:
-        raise UsageError(f'"{stray[0]}": expected key=value (a preset, if any, comes first)')
-    for option, given in (("seed", seed), ("name", name)):
-        if given is not None:
-            words.append(f"{option}={given}")
+    preset, words = preset_and_overrides(words)
+    words += [f"{option}={given}" for option, given in options.items() if given is not None]
     config = load(preset, words)
     if dry_run:
         if as_json:
             print(json.dumps({"identity": identity(config), "config": to_dict(config)}, indent=2))
-            return
+            return EXIT_DONE
         from omegaconf import OmegaConf
 
         print(f"# identity {identity(config)}, seed {config.seed}")
         print(OmegaConf.to_yaml(OmegaConf.create(to_dict(config))), end="")
-        return
+        return EXIT_DONE
+    if processes != 1:
+        from mmctl.training.launch import launch, without_option
 
-    from mmctl.training.progress import Reporter
+        return launch(config, processes, without_option(sys.argv[1:]), runs_root(runs))
+
+    from mmctl.training.progress import Reporter, silent
     from mmctl.training.run import execute
 
-    with Reporter() as listener:
-        outcome = execute(config, runs_root(runs), overrides=words, listener=listener)
+    with Reporter() if ranks.first else contextlib.nullcontext(silent) as listener:
+        outcome = execute(config, runs_root(runs), overrides=words, listener=listener, ranks=ranks)
+    if not ranks.first:
+        if outcome.reason:
+            print(f"mmctl: {outcome.reason}", file=sys.stderr)
+        return outcome.exit_code
     run = RunFolder.open(outcome.path)
     if outcome.state != "finished":
         print(f"mmctl: {run.label} {outcome.state}: {outcome.reason}", file=sys.stderr)
@@ -84,10 +119,10 @@ def train(
             print("mmctl: the same command resumes it", file=sys.stderr)
         if as_json:
             print(json.dumps({"run": str(run.path), "state": outcome.state, "reason": outcome.reason}, indent=2))
-        raise typer.Exit(outcome.exit_code)
+        return outcome.exit_code
     if as_json:
         print(json.dumps({"run": str(run.path), "skipped": outcome.skipped, **run.result()}, indent=2))
-        return
+        return EXIT_DONE
     result = run.result()
     state = "already finished" if outcome.skipped else "finished"
     losses = [f"{what} loss {_shown(result.get(key))}" for what, key in LOSSES.items()]
@@ -98,6 +133,7 @@ def train(
     for suite in wanted_suites(config):
         if found := find_evaluation(run, config, suite):  # what this command asks for, not all that was ever measured
             print_scores(found[1])
+    return EXIT_DONE
 
 
 def _shown(loss: object) -> str:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from mmctl.config import Config
 from mmctl.errors import MmctlError, UsageError
-from mmctl.runs.process import Owner
-from mmctl.training.ranks import ALONE, Ranks, Stopped, pick_device
+from mmctl.training.messages import Messages
+from mmctl.training.ranks import ALONE, Ranks, pick_device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells each process it starts."""
+LAUNCHER = "MMCTL_LAUNCHER"
+"""Environment variable with the process of `mmctl train --processes`, which its processes end with."""
 PATIENCE = timedelta(minutes=30)
 """How long a collective waits for the other processes: longer than any of them writes a checkpoint."""
-NEWS = 5.0
-"""Seconds in which it becomes known which process ended, once a collective has failed."""
 SMALL = 2**16
 """Scalars up to which a parameter is put together for `Model.diagnostics`, which reads bandwidths and no matrices."""
 
@@ -49,6 +50,7 @@ def from_environment() -> Ranks:
         raise UsageError(
             f"WORLD_SIZE={os.environ['WORLD_SIZE']}, but {', '.join(missing)} not set: start with torchrun"
         )
+    end_with_launcher()
     return Group(int_of("RANK") or 0, int_of("WORLD_SIZE") or 1, int_of("LOCAL_RANK") or 0)
 
 
@@ -58,6 +60,16 @@ def int_of(name: str) -> int | None:
     if text is None or text.isdecimal():
         return int(text) if text else None
     raise UsageError(f"{name}={text}: expected a whole number, as torchrun sets it")
+
+
+def end_with_launcher() -> None:
+    """Ask the kernel for SIGTERM when `mmctl train --processes` dies (Linux), so that nothing is left running."""
+    parent = os.environ.get(LAUNCHER, "")
+    if sys.platform == "linux" and parent.isdecimal() and os.getppid() == int(parent):
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
 
 
 def check_shares(config: Config, processes: int) -> None:
@@ -75,16 +87,25 @@ class Group(Ranks):
 
     def __init__(self, rank: int, size: int, local: int = 0) -> None:
         self.rank, self.size, self.local = rank, size, local
-        self._connected = False
-        self._told: set[str] = set()
+        self._messages: Messages | None = None
+
+    @property
+    def speaks(self) -> bool:
+        return self.local == 0
+
+    @property
+    def launched(self) -> bool:
+        return LAUNCHER in os.environ
+
+    def leave(self, code: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
     # Before training
 
-    def check(self, config: Config) -> None:
-        check_shares(config, self.size)
-
     def device(self, wanted: str) -> str:
-        """One CUDA device a process, by its number on the machine; the processes are connected here."""
+        """One CUDA device a process, by its number on the machine."""
         device = pick_device(wanted)
         if device.startswith("cuda"):
             import torch
@@ -100,22 +121,24 @@ class Group(Ranks):
             torch.cuda.set_device(self.local)
         return device
 
-    def connect(self, device: str) -> None:
-        """Meet the other processes. Tensors go by nccl on CUDA and by gloo on CPU, everything else by gloo."""
+    def connect(self, config: Config) -> None:
+        """Tensors go by nccl on CUDA and by gloo on CPU, everything else by gloo."""
         import torch.distributed as dist
 
-        if self._connected:
+        check_shares(config, self.size)
+        device = self.device(config.operation.device)
+        if self._messages is not None:
             return
-        self.store, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
-        self.store.set(f"mmctl/owner/{self.rank}", json.dumps(Owner.me().record()))
+        store, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
+        messages = Messages(store, self.rank, self.size)
         backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
         dist.init_process_group(
-            backend, store=dist.PrefixStore("mmctl/group", self.store), rank=self.rank, world_size=self.size,
+            backend, store=dist.PrefixStore("mmctl/group", store), rank=self.rank, world_size=self.size,
             timeout=PATIENCE,
         )  # fmt: skip
         # Our own few numbers a step must not wait behind, or be mixed with, what FSDP sends.
         self.control = dist.new_group(backend="gloo", timeout=PATIENCE)
-        self._connected = True
+        self._messages = messages
 
     def place(self, model: Model, device: str) -> Model:
         """Divide the parameters: FSDP2, one group a block and one for embedding, last norm and classifier.
@@ -205,6 +228,9 @@ class Group(Ranks):
         dist.all_gather_object(texts, json.dumps(value), group=self.control)
         return [json.loads(text) for text in texts]
 
+    def agree(self, value: Any) -> Any:
+        return self.share(value)[0]
+
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """A block that must succeed on every process: a MmctlError on one of them is raised on all."""
@@ -219,66 +245,18 @@ class Group(Ranks):
         if found:
             raise MmctlError(found[0])
 
-    # What is told by way of the store, which outlives any process
+    # What is not a number
 
     def tell(self, topic: str, **what: Any) -> None:
-        if self._connected and topic not in self._told:
-            self._told.add(topic)
-            self.store.set(f"mmctl/{topic}", json.dumps(what))
+        if self._messages is not None:
+            self._messages.tell(topic, **what)
 
     def hear(self, topic: str, seconds: float | None = None) -> dict[str, Any] | None:
-        """What rank 0 told; None when it is gone, or after `seconds`."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while not self.store.check([f"mmctl/{topic}"]):
-            if (deadline is not None and time.monotonic() > deadline) or self._gone(0):
-                return None
-            time.sleep(0.02)
-        return json.loads(self.store.get(f"mmctl/{topic}"))
+        return None if self._messages is None else self._messages.hear(topic, seconds)
 
     def report(self, error: BaseException) -> None:
-        """Tell rank 0 why this process ends."""
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        with contextlib.suppress(Exception):  # the store went with its process: nobody is left to hear it
-            self.tell(
-                f"end/{self.rank}", error=text, signal=getattr(error, "signal", None), fits=getattr(error, "fits", None)
-            )
+        if self._messages is not None:
+            self._messages.report(error)
 
     def explain(self, error: BaseException) -> BaseException:
-        """What ended another process, when `error` is only that this one can no longer reach it."""
-        unreachable = isinstance(error, RuntimeError) and not isinstance(error, MmctlError)
-        if not self._connected or not (unreachable or isinstance(error, KeyboardInterrupt)):
-            return error
-        deadline = time.monotonic() + (NEWS if unreachable else 0.0)
-        while True:
-            for rank in range(self.size):
-                if rank != self.rank and (found := self._end(rank)) is not None:
-                    return error if isinstance(error, KeyboardInterrupt) and isinstance(found, Stopped) else found
-            if time.monotonic() >= deadline:
-                return error
-            time.sleep(0.05)
-
-    def _end(self, rank: int) -> BaseException | None:
-        """Why process `rank` ended, None while it lives."""
-        who = f"process {rank} of {self.size}"
-        try:
-            if self.store.check([f"mmctl/end/{rank}"]):
-                told = json.loads(self.store.get(f"mmctl/end/{rank}"))
-                if told["signal"]:
-                    return Stopped(told["signal"])
-                if told["fits"] is not None:
-                    from mmctl.errors import OutOfMemory
-
-                    return OutOfMemory(f"{who}: {told['error']}", told["fits"])
-                return MmctlError(f"{who}: {told['error']}")
-            if self._gone(rank):
-                return MmctlError(f"{who} is gone (killed?)")
-        except Exception:
-            return MmctlError(f"{who} and the store of this run are gone")
-        return None
-
-    def _gone(self, rank: int) -> bool:
-        """Whether the process is known to be dead. One on another machine never is."""
-        if not hasattr(self, "_owners"):
-            self._owners = [Owner.of(json.loads(self.store.get(f"mmctl/owner/{r}"))) for r in range(self.size)]
-        owner = self._owners[rank]
-        return owner is not None and owner.gone() is True
+        return error if self._messages is None else self._messages.explain(error)

@@ -54,8 +54,21 @@ class Ranks:
     def first(self) -> bool:
         return self.rank == 0
 
-    def check(self, config: Config) -> None:
-        """UsageError when this configuration cannot be divided among the processes."""
+    @property
+    def speaks(self) -> bool:
+        """Whether this process prints what all of them find wrong: one does, on each machine."""
+        return True
+
+    @property
+    def launched(self) -> bool:
+        """Whether `mmctl train --processes` started this process, and will say what it cannot."""
+        return False
+
+    def leave(self, code: int) -> None:
+        """End the process, where taking the connections apart could wait for others."""
+
+    def connect(self, config: Config) -> None:
+        """Meet the other processes. UsageError when this configuration cannot be divided among them."""
 
     def device(self, wanted: str) -> str:
         """cpu or cuda:N for operation.device. UsageError when that device is not there."""
@@ -97,6 +110,17 @@ class Ranks:
 
     def tell(self, topic: str, **what: Any) -> None:
         """Told once: "work" before it begins, "outcome" after everything is recorded."""
+
+    def hear(self, topic: str, seconds: float | None = None) -> dict[str, Any] | None:
+        """What the first process told; None when it is gone, or after `seconds`."""
+        return None
+
+    def agree(self, value: Any) -> Any:
+        """The first process's `value` (anything JSON holds), on all of them."""
+        return value
+
+    def report(self, error: BaseException) -> None:
+        """Tell the first process why this one ends."""
 
     def explain(self, error: BaseException) -> BaseException:
         """Why this process could not go on: `error`, or what ended another process before."""

@@ -7,17 +7,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmctl.config import DEVICE, Config, identity
-from mmctl.errors import EXIT_DONE, EXIT_FAILED, MmctlError, UsageError
+from mmctl.config import Config
+from mmctl.errors import EXIT_DONE, EXIT_FAILED, MmctlError, OutOfMemory, UsageError
 from mmctl.runs import RunFolder
+from mmctl.training import work
 from mmctl.training.progress import LINE_EVERY_SECONDS, Listener, Progress, silent
+from mmctl.training.ranks import ALONE, Diverged, Interrupted, Ranks, Stopped
+from mmctl.training.ranks import pick_device as pick_device
+from mmctl.training.work import versions as versions
 
 if TYPE_CHECKING:
     from mmctl.models.base import Model
@@ -33,23 +36,6 @@ class Outcome:
     reason: str | None = None
     skipped: bool = False
     exit_code: int = EXIT_DONE
-
-
-def pick_device(wanted: str) -> str:
-    """cpu or cuda:N for operation.device. UsageError when that device is not there."""
-    import torch
-
-    if not DEVICE.fullmatch(wanted):
-        raise UsageError(f'operation.device="{wanted}": expected auto, cpu, cuda or cuda:N')
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted.startswith("cuda"):
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        index = int(wanted.partition(":")[2] or 0)
-        if index >= count:
-            found = f"torch sees {count} CUDA devices" if count else "torch sees no CUDA device"
-            raise UsageError(f'operation.device="{wanted}": {found}; expected cpu or auto')
-    return wanted
 
 
 def load_model(run: RunFolder, device: str = "cpu", step: int | None = None) -> tuple[Model, Config]:
@@ -86,24 +72,70 @@ def execute(
     parent_run_id: str | None = None,
     listener: Listener = silent,
     tags: dict[str, str] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Outcome:
-    """Do what is missing of this run, and say how it ended. Raised are usage errors, and Locked when another process has it."""
+    """Do what is missing of this run, and say how it ended. Raised are usage errors, and Locked when another process has it.
+
+    Every process of `ranks` calls this; the first one decides, writes and speaks, the others follow it.
+    """
     config.validate()
-    run = RunFolder.locate(root, config)
-    if run is not None and run.finished and not _missing_suites(run, config):
-        return Outcome("finished", run.path, skipped=True)
-    device = pick_device(config.operation.device)
-    _check_memory(config)
-    run = run or _create(root, config, overrides)
-    listener = _logged(listener, run)
-    with run.lock(), _terminable():
-        if run.finished:
-            if not _missing_suites(run, config):
-                return Outcome("finished", run.path, skipped=True)
-            work = partial(_evaluate, run, config, device, listener)
-        else:
-            work = partial(_train, run, config, device, listener)
-        return _guarded(run, work, _mirror(run, config, parent_run_id, tags))
+    ranks.connect(config)
+    if not ranks.first:
+        return _follow(config, ranks)
+    try:
+        run = RunFolder.locate(root, config)
+        if run is not None and run.finished and not work.missing_suites(run, config):
+            return _nothing_to_do(run, ranks)
+        device = ranks.device(config.operation.device)
+        _check_memory(config)
+        run = run or _create(root, config, overrides)
+        listener = _logged(listener, run)
+        with run.lock(), _Terminable() as signals:
+            if run.finished and not work.missing_suites(run, config):
+                return _nothing_to_do(run, ranks)
+            todo = "evaluate" if run.finished else "train"
+            ranks.tell("work", todo=todo, path=str(run.path))
+            doing = partial(DOING[todo], run, config, device, listener, ranks=ranks)
+            return _guarded(run, doing, _mirror(run, config, parent_run_id, tags), ranks, signals)
+    except BaseException as error:
+        ranks.tell("work", todo=None, state="failed", path=str(root), code=getattr(error, "exit_code", EXIT_FAILED))
+        raise
+
+
+DOING: dict[str, Callable[..., None]] = {"train": work.train, "evaluate": work.evaluate}
+
+
+def _nothing_to_do(run: RunFolder, ranks: Ranks) -> Outcome:
+    ranks.tell("work", todo=None, state="finished", path=str(run.path), code=EXIT_DONE)
+    return Outcome("finished", run.path, skipped=True)
+
+
+def _follow(config: Config, ranks: Ranks) -> Outcome:
+    """What every process but the first does: the same work, nothing written, and the first one's way of ending."""
+    # Said by one of them; `mmctl train --processes` says it itself.
+    reason = f"process 0 of {ranks.size} is gone (killed?)" if ranks.rank == 1 and not ranks.launched else None
+    gone = Outcome("failed", Path(), reason, exit_code=EXIT_FAILED)
+    told = ranks.hear("work")
+    if told is None:
+        return gone
+    if told["todo"] is None:
+        return Outcome(told["state"], Path(told["path"]), exit_code=told["code"])
+    run, patience = RunFolder.open(told["path"]), None
+    with _Terminable() as signals:
+        try:
+            DOING[told["todo"]](run, config, ranks.device(config.operation.device), silent, ranks=ranks)
+        except (Interrupted, Diverged):
+            pass  # all of them, at the same step
+        except (Exception, KeyboardInterrupt) as error:
+            ranks.report(error)
+            patience = RECORDING
+        signals.muted = True  # the launcher ends all when one ends: by then everything is said
+        ended = ranks.hear("outcome", patience)
+    return gone if ended is None else Outcome(ended["state"], run.path, exit_code=ended["code"])
+
+
+RECORDING = 10.0
+"""Seconds a process that failed leaves the first one to notice and to record it, before its end has all of them ended."""
 
 
 def _create(root: Path, config: Config, overrides: Sequence[str]) -> RunFolder:
@@ -151,23 +183,28 @@ def _check_memory(config: Config) -> None:
             raise UsageError(f"{what} {size(need)}, this machine has {size(have)} of memory")
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM raises `Stopped` where nobody handles it, as SIGINT raises KeyboardInterrupt: the state gets recorded."""
-    from mmctl.training.loop import Stopped
+class _Terminable:
+    """SIGTERM raises `Stopped` where nobody handles it, as SIGINT raises KeyboardInterrupt: the state gets recorded.
 
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
+    While `muted`, both wait until they can do no harm (SIGTERM) or are left out (a launcher sends them to all).
+    """
 
-    def stop(number: int, _: Any) -> None:
-        raise Stopped(number)
+    muted = False
 
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    def __enter__(self) -> _Terminable:
+        ours = threading.current_thread() is threading.main_thread()
+        self._set = ours and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        if self._set:
+            signal.signal(signal.SIGTERM, self._stop)
+        return self
+
+    def _stop(self, number: int, _: Any) -> None:
+        if not self.muted:
+            raise Stopped(number)
+
+    def __exit__(self, *_: object) -> None:
+        if self._set:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN if self.muted else signal.SIG_DFL)
 
 
 def _mirror(run: RunFolder, config: Config, parent_run_id: str | None, tags: dict[str, str] | None) -> Mirror | None:
@@ -178,133 +215,42 @@ def _mirror(run: RunFolder, config: Config, parent_run_id: str | None, tags: dic
     return Mirror.start(run, parent_run_id, tags, config.operation.system_metrics)
 
 
-def _guarded(run: RunFolder, work: Callable[[], None], mirror: Mirror | None) -> Outcome:
+def _guarded(
+    run: RunFolder, doing: Callable[[], None], mirror: Mirror | None, ranks: Ranks, signals: _Terminable
+) -> Outcome:
     """Turn every way of ending into a recorded state."""
-    from mmctl.training.loop import Diverged, Interrupted
-
+    more: dict[str, Any] = {}
     try:
-        work()
+        doing()
         state, reason, code = "finished", None, EXIT_DONE
-    except Interrupted as stop:
-        state, reason, code = "interrupted", str(stop), 128 + stop.signal
-    except KeyboardInterrupt as stop:
-        number = getattr(stop, "signal", signal.SIGINT)
-        state, reason, code = "interrupted", f"{signal.Signals(number).name}, after the last checkpoint", 128 + number
-    except Diverged as error:
-        state, reason, code = "diverged", str(error), EXIT_FAILED
-    except (MmctlError, OSError) as error:
-        state, reason, code = "failed", str(error).splitlines()[0] if str(error) else type(error).__name__, EXIT_FAILED
-        run.log(traceback.format_exc())
-    except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else ""
-        state, reason, code = "failed", f"{type(error).__name__}: {first}", EXIT_FAILED
-        run.log(traceback.format_exc())
+    except (Exception, KeyboardInterrupt) as raised:
+        signals.muted = ranks.size > 1  # the other processes' launcher may be ending all of them
+        error = ranks.explain(raised)
+        state, reason, code = ending(error)
+        if state == "failed":
+            run.log(traceback.format_exc())
+        if isinstance(error, OutOfMemory):
+            more["fits"] = error.fits
     try:
-        run.set_state(state, reason)
+        run.set_state(state, reason, **more)
     except MmctlError as error:  # such as a full disk: what happened is still said, and the state will read "lost"
         print(f"{run.label}: {state}, which cannot be recorded: {error}", file=sys.stderr)
     if mirror is not None:
         mirror.finish(state, reason)
+    ranks.tell("outcome", state=state, code=code)
     return Outcome(state, run.path, reason, exit_code=code)
 
 
-def _train(run: RunFolder, config: Config, device: str, listener: Listener) -> None:
-    import torch
-
-    from mmctl import models
-    from mmctl.data import fingerprint
-    from mmctl.data.tokenizers import load_tokenizer
-    from mmctl.models import flops
-    from mmctl.runs import provenance
-    from mmctl.runs.preflight import check
-    from mmctl.training import loop
-
-    torch.set_num_threads(config.training.threads)
-    place = torch.device(device)
-    if place.type == "cuda":
-        torch.use_deterministic_algorithms(True, warn_only=True)
-    model = models.build(config).to(place)
-    check(run.path, parameters=model.parameter_count(), keep=config.operation.keep)
-    vocabulary, length = config.data.vocabulary, config.data.length
-    executed = flops.flops_per_token(config.model, vocabulary, length, "executed")
-    resume = None
-    if run.latest_checkpoint() is not None:
-        resume = run.load_checkpoint(map_location=device)
-        run.truncate_metrics(resume["state"]["step"])
-        print(f"{run.label}: resuming from step {resume['state']['step']}", file=sys.stderr)
-    else:
-        if steps := run.checkpoint_steps():
-            print(f"{run.label}: no whole checkpoint (damaged: {steps}); starting from step 0", file=sys.stderr)
-        run.truncate_metrics(0)
-    if "corpora" not in run.provenance():
-        run.add_provenance(corpora=fingerprint(config.data))
-    if "text" in config.data.tasks_in_mixture():
-        load_tokenizer(config.data).save(run.path)
-    run.add_provenance(kernels=provenance.kernels(model, place, config.training.precision))
-    run.set_state("running", device=device)
-
-    def metrics(step: int, values: dict[str, float]) -> None:
-        run.append_metrics(step, values)
-        run.heartbeat(step)
-
-    def checkpoint(step: int, payload: dict[str, Any]) -> None:
-        run.save_checkpoint(step, payload, keep=config.operation.keep)  # what is asked for now, not when it was made
-
-    hooks = loop.Hooks(metrics, checkpoint, listener, run.label)
-    outcome = loop.train(model, config, place, hooks, resume, executed)
-    interrupted = outcome.pop("interrupted")
-    result = {
-        **outcome,
-        "parameters": model.parameter_count(),
-        "flops_per_token/executed": executed,
-        "flops_per_token/published": flops.flops_per_token(config.model, vocabulary, length, "published"),
-        "diagnostics": model.diagnostics(),
-        "identity": identity(config),
-        "seed": config.seed,
-        "device": device,
-        "versions": versions(),
-    }
-    if interrupted:
-        # The last step is saved; the evaluations and result.json are made on the next start.
-        raise loop.Interrupted(interrupted)
-    _evaluate(run, config, device, listener, model)
-    run.write_result(result)
-
-
-def _missing_suites(run: RunFolder, config: Config) -> list[str]:
-    from mmctl.evaluation import find_evaluation, wanted_suites
-
-    return [suite for suite in wanted_suites(config) if find_evaluation(run, config, suite) is None]
-
-
-def _evaluate(run: RunFolder, config: Config, device: str, listener: Listener, model: Model | None = None) -> None:
-    """Evaluate the suites that are missing, or made with other settings, and record them."""
-    import torch
-
-    from mmctl.evaluation import evaluate, stem_in
-
-    missing = _missing_suites(run, config)
-    if missing and model is None:
-        torch.set_num_threads(config.training.threads)
-        model, _ = load_model(run, device)
-    for number, suite in enumerate(missing, 1):
-        listener(Progress(run.label, f"evaluating {suite}", number, len(missing)))
-        scores = evaluate(model, config, suite, device=device)
-        run.write_evaluation(stem_in(run, config, suite), scores)
-
-
-def versions() -> dict[str, str]:
-    """Versions that a number depends on."""
-    import platform
-
-    import numpy
-    import torch
-
-    from mmctl import __version__
-
-    return {
-        "mmctl": __version__,
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "python": platform.python_version(),
-    }
+def ending(error: BaseException) -> tuple[str, str, int]:
+    """State, reason (one line) and exit code of a run that `error` ended."""
+    first = str(error).splitlines()[0] if str(error) else ""
+    if isinstance(error, Interrupted):
+        return "interrupted", str(error), 128 + error.signal
+    if isinstance(error, KeyboardInterrupt):
+        number = getattr(error, "signal", signal.SIGINT)
+        return "interrupted", f"{signal.Signals(number).name}, after the last checkpoint", 128 + number
+    if isinstance(error, Diverged):
+        return "diverged", str(error), EXIT_FAILED
+    if isinstance(error, MmctlError | OSError):
+        return "failed", first or type(error).__name__, EXIT_FAILED
+    return "failed", f"{type(error).__name__}: {first}", EXIT_FAILED
