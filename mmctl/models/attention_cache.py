@@ -67,14 +67,3 @@ def attention_step(
         read = F.scaled_dot_product_attention(query[:, :, some], k[:, :, part], v[:, :, part], attn_mask=visible)
         reads.append(torch.where(visible.any(-1, keepdim=True), read, torch.zeros_like(read)))
     return reads[0] if len(reads) == 1 else torch.cat(reads, dim=2)
-
-
-def document_firsts(context: dict[str, Any]) -> Tensor | None:
-    """Position (B, c) at which the document of each new token starts; None without documents."""
-    ids, count = context["stored"], 0 if context["documents"] is None else context["documents"].shape[1]
-    if ids is None:
-        return None
-    begins = torch.ones_like(ids, dtype=torch.bool)
-    begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
-    starts = torch.where(begins, torch.arange(ids.shape[1], device=ids.device), 0).cummax(dim=1).values
-    return starts[:, -count:]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from mmctl.kernels import key_scan, memory_attention, value_extract
+from mmctl.models.single_step import EXACT, read_one, scan_one, value_one
 
 State = tuple[Tensor, Tensor]
 
@@ -119,8 +120,8 @@ class Cache:
 
     def admit(self, tokens_BT: Tensor, documents: Tensor | None) -> dict[str, Any]:
         """Count the new tokens in, and say what their reads need: the context that `Model.context` gives a whole pass,
-        with `position` of the first new token, `before` (B, 1), the id of the position before it, and `stored`
-        (B, length), all ids. Tokens without ids continue their row's last document. ValueError for wrong shapes.
+        with `position` of the first new token, `before` (B, 1), the id of the position before it, `stored` (B, length),
+        all ids, and `first` (B, T), where each new token's document starts. Tokens without ids continue their row's last document. ValueError for wrong shapes.
         """
         batch, count = tokens_BT.shape
         if batch != self.batch or count < 1:
@@ -140,10 +141,21 @@ class Cache:
             "documents": documents,
             "before": before,
             "stored": self.documents,
+            "first": self._firsts(count),
             "position": position,
             "delay": self.delay,
             "remove_long_term": self.remove_long_term,
         }
+
+    def _firsts(self, count: int) -> Tensor | None:
+        """Position (B, count) at which the document of each of the newest tokens starts; None without documents."""
+        ids = self.documents
+        if ids is None:
+            return None
+        begins = torch.ones_like(ids, dtype=torch.bool)
+        begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
+        starts = torch.where(begins, torch.arange(ids.shape[1], device=ids.device), 0).cummax(dim=1).values
+        return starts[:, -count:]
 
     def bytes(self) -> int:
         """Bytes of everything held, without the room for tokens to come."""
@@ -166,12 +178,16 @@ def scan_step(
         anew = documents[:, :1] != before
         carried, maximum = state
         state = (carried.masked_fill(anew.unsqueeze(-1), 0.0), maximum.masked_fill(anew, FORGOTTEN))
+    if state is not None and x.shape[2] == 1:
+        return scan_one(x, log_gate, log_decay, state)
     return key_scan(x, log_gate, log_decay, documents=documents, state=state, return_state=True)
 
 
 def value_step(psi: Tensor, gamma: Tensor, scale: Tensor, pending: Tensor | None, context: Any) -> Tensor:
     """`value_extract` of the new positions (B, H, c, D), after the completed value of the pending one if there is one."""
     documents, before = context["documents"], context["before"]
+    if pending is not None and psi.shape[2] == 1:
+        return value_one(psi, gamma, scale, pending)  # the last of a document is no exception: no read sees that pair
     if pending is not None:
         psi = torch.cat([pending, psi], dim=2)
         documents = None if documents is None else torch.cat([before, documents], dim=1)
@@ -182,6 +198,9 @@ def read_step(pairs: Pairs, keys: Tensor, values: Tensor, bandwidth: Any, contex
     """Store the new pairs and read the memory with their keys (B, H, c, D); `reach`: window= or delay=."""
     stored_keys, stored_values = pairs.extend(keys, values)
     count, stored = keys.shape[2], stored_keys.shape[2]
+    if count == 1 and keys.dtype in EXACT:
+        begin = context["position"] + 1 - stored
+        return read_one(keys, stored_keys, stored_values, bandwidth, begin, context["first"], **reach)
     documents = context["stored"]
     return memory_attention(
         stored_keys,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmctl.models.attention_cache import AttentionCache, attention_step, document_firsts
+from mmctl.models.attention_cache import AttentionCache, attention_step
 from mmctl.models.base import Model, RMSNorm, SwiGLU, block_std, clipped_normal_, one_hot_values
 from mmctl.models.cache import Cache, Pairs
 from mmctl.models.config import FeedForwardConfig, ModelConfig, expect, one_of
@@ -74,18 +74,17 @@ def rotated(config: Any, tokens_BT: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def step_rotated(config: Any, context: dict[str, Any], tokens_BT: Tensor) -> dict[str, Any]:
-    """A step's context (`Cache.admit`) with what attention needs: where each new token's document starts, and rotations.
+    """A step's context (`Cache.admit`) with rotations.
 
-    Positions count from there, so that what stands before a document (padding) cannot touch even its rounding.
+    Positions count from the start of the document, so that what stands before a document (padding) cannot touch even its rounding.
     """
-    first = document_firsts(context)
-    rotation = None
+    first, rotation = context["first"], None
     if config.position != "none":
         positions = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) + context["position"]
         if first is not None:
             positions = (positions - first).unsqueeze(1)  # (B, 1, T), the same for all heads
         rotation = rotations(positions, config.width // config.heads, config.rope_base)
-    return {**context, "first": first, "rotation": rotation}
+    return {**context, "rotation": rotation}
 
 
 def same_document(documents_BT: Tensor) -> Tensor:
