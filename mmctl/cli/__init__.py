@@ -45,7 +45,7 @@ def _root(
 
 
 def _register() -> None:
-    from mmctl.cli import ablate, bench, evaluate, flops, generate, plot, runs, train
+    from mmctl.cli import ablate, bench, data, doctor, evaluate, flops, generate, plot, runs, train
     from mmctl.cli.options import with_plugins
 
     app.command("train")(with_plugins(train.train))
@@ -55,7 +55,9 @@ def _register() -> None:
     app.add_typer(plot.app, name="plot")
     app.add_typer(runs.app, name="runs")
     app.command("flops")(with_plugins(flops.flops))
+    app.add_typer(data.app, name="data")
     app.add_typer(bench.app, name="bench")
+    app.command("doctor")(with_plugins(doctor.doctor))
 
 
 def _usable_streams() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mmctl.cli import complete
+from mmctl.cli.options import preset_and_overrides
 
 
 def flops(
@@ -42,8 +43,7 @@ def flops(
     from mmctl.config import load
     from mmctl.errors import UsageError
 
-    words = list(arguments or [])
-    preset = words.pop(0) if words and "=" not in words[0] else "lab"
+    preset, words = preset_and_overrides(arguments)
     config = load(preset, words)
     for length in context or []:
         if length < 1:

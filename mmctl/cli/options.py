@@ -122,3 +122,15 @@ def wrong_option(error: Any) -> str:
         return " ".join(error.format_message().split())
     known = {name for param in context.command.get_params(context) for name in param.opts if name.startswith("-")}
     return f'"{given}": no such option of {context.command_path}{nearest(str(given), known, "options")}'
+
+
+def preset_and_overrides(words: list[str] | None) -> tuple[str, list[str]]:
+    """Of `[PRESET] [KEY=VALUE]...`: the preset (lab, if none is given) and the overrides. UsageError for a stray word."""
+    from mmctl.errors import UsageError
+
+    left = list(words or [])
+    preset = left.pop(0) if left and "=" not in left[0] else "lab"
+    stray = [word for word in left if "=" not in word]
+    if stray:
+        raise UsageError(f'"{stray[0]}": expected key=value (a preset, if any, comes first)')
+    return preset, left

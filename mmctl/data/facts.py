@@ -84,6 +84,12 @@ class Facts(Task):
         targets[:, asked] = self.table[chosen[:, : len(asked)], 2]
         return Batch(tokens, targets)
 
+    def word(self, token: int) -> str:
+        """`a` is a subject, `b` a relation, `c` an object."""
+        if token >= self.first_object:
+            return f"c{token - self.first_object}"
+        return f"b{token - self.first_relation}" if token >= self.first_relation else f"a{token - self.first_subject}"
+
     def chance(self, length: int) -> float:
         return 1 / self.config.objects
 

@@ -112,6 +112,12 @@ class InContext(Task):
             scores[f"accuracy-shots{shots}"] = hits(labelled & (batch.extras["shots"] == shots), correct)
         return scores
 
+    def word(self, token: int) -> str:
+        """`w` is a word, `y` a label, `:` stands between an example and its label."""
+        if token == self.separator:
+            return ":"
+        return f"y{token - self.first_label}" if token >= self.first_label else f"w{token - self.first_word}"
+
     def chance(self, length: int) -> float:
         """A label of this sequence picked blindly."""
         return 1 / self.config.classes

@@ -98,6 +98,13 @@ class Recall(Task):
         np.put_along_axis(gap, asked, gaps, axis=1)
         return Batch(tokens + self.config.offset, targets, extras={"gap": gap})
 
+    def word(self, token: int) -> str:
+        """`_` is the empty token, `k` a key, `v` a value."""
+        number = token - self.config.offset
+        if number == 0:
+            return "_"
+        return f"k{number}" if number < self.first_value else f"v{number - self.first_value}"
+
     def chance(self, length: int) -> float:
         """A value of this sequence picked blindly."""
         return 1 / self.pairs(length)

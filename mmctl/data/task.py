@@ -109,6 +109,10 @@ class Task:
         """What was chosen for this length and is worth recording beside the scores."""
         return {}
 
+    def word(self, token: int) -> str:
+        """A token as a person reads it."""
+        return str(token)
+
     def fingerprint(self) -> dict[str, Any]:
         """Content of the corpus read, {} for a generated task."""
         return {}

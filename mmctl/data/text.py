@@ -107,6 +107,9 @@ class Text(Task):
             held_out |= {"held-out tokens": len(self.tokens("held-out").stream), "tokenizer": self.tokenizer.name}
         return {"corpus": self.corpus.label, **held_out}
 
+    def word(self, token: int) -> str:
+        return self.tokenizer.decode([token])
+
     def fingerprint(self) -> dict[str, Any]:
         """Hash of the divided corpus, and of the tokenizer (bytes have none). UsageError when either part is too short for
         data.length, or there is no such tokenizer."""
