@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mmctl.errors import MmctlError, UsageError
 from mmctl.runs import checkpoints, files, metrics, names, status
 from mmctl.runs.lock import Lock, beating, say, waiting_lock
+from mmctl.runs.redaction import redact, redact_arguments
 
 if TYPE_CHECKING:
     from mmctl.config import Config
@@ -56,6 +57,10 @@ class RunFolder:
         from mmctl.config import identity
 
         path = names.folder_of(root, config.name, identity(config), config.seed)
+        if not names.inside(root, path.parent):
+            raise MmctlError(
+                f"{path.parent}: a link out of {root}; a run's folder must lie in it (--runs takes another)"
+            )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             files.remove_leftovers(path.parent)
@@ -109,19 +114,18 @@ class RunFolder:
 
     def config_dict(self) -> dict[str, Any]:
         """config.yaml as written. MmctlError in one line if damaged."""
-        from omegaconf import OmegaConf
+        from mmctl import plain
 
         path = self.path / "config.yaml"
         try:
-            # resolve=False: nothing in a run's folder is evaluated.
-            content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+            content = plain.load(path.read_text(encoding="utf-8"))  # nothing in a run's folder is evaluated
         except FileNotFoundError:
             raise MmctlError(f"{path}: no such file") from None
         except Exception as error:  # YAML and OmegaConf raise many kinds
             raise MmctlError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
         if not isinstance(content, dict):
             raise MmctlError(f"{path}: damaged: no mapping of keys")
-        return content  # type: ignore[return-value]
+        return content
 
     def config(self) -> Config:
         from mmctl.config import Config, from_dict
@@ -167,9 +171,15 @@ class RunFolder:
 
         Taking over a dead owner's lock is said through `notify`.
         """
+        names.refuse_links(self.path)
         with self._lock.acquire(notify), beating(self._lock):
             files.remove_leftovers(self.path)
             yield self
+
+    @property
+    def busy(self) -> bool:
+        """Whether another living process holds the run."""
+        return not self._lock.held and self._lock.alive()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -181,12 +191,13 @@ class RunFolder:
         record = status.read(self.path / "status.json")
         started = bool(self.checkpoint_steps()) or self.metrics_path.exists()
         # Held by ourselves it says nothing about who wrote status.json; that record's own owner does.
-        return status.state(record, self.finished, started, not self._lock.held and self._lock.alive())
+        return status.state(record, self.finished, started, self.busy)
 
     def set_state(self, state: str, reason: str | None = None, **more: Any) -> None:
         """Record a new state, durably. `running` makes this process the owner and counts an attempt."""
         record = status.read(self.path / "status.json")
-        status.write(self.path / "status.json", status.changed(record, state, reason, more))
+        told = None if reason is None else redact(reason)
+        status.write(self.path / "status.json", status.changed(record, state, told, more))
         self._beat = time.monotonic()
 
     def heartbeat(self, step: int) -> None:
@@ -308,6 +319,7 @@ class RunFolder:
     def log(self, text: str) -> None:
         """Append to log.txt."""
         with open(self.log_path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            text = redact(text)
             file.write(text if text.endswith("\n") else text + "\n")
 
 
@@ -320,12 +332,12 @@ def _fill(draft: Path, config: Config, overrides: Sequence[str], command: Sequen
 
     (draft / "checkpoints").mkdir()
     (draft / "eval").mkdir()
-    typed = "".join(provenance.redact(override) + "\n" for override in overrides)
+    typed = "".join(redact(override) + "\n" for override in overrides)
     files.write_text(draft / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_dict(config))), durable=False)
     files.write_text(draft / "overrides.txt", typed, durable=False)
     origin = provenance.collect()
     if command is not None:
-        origin["command"] = [provenance.redact(word) for word in command]
+        origin["command"] = redact_arguments(command)
     files.write_json(draft / "provenance.json", origin, durable=False)
     status.write(draft / "status.json", status.changed(None, "planned", None, {}), durable=False)
     for inside in draft.iterdir():

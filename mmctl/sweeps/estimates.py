@@ -5,13 +5,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmctl.config import Config
-from mmctl.sweeps import evaluating, results
-from mmctl.sweeps.execute import needs_evaluation
+from mmctl.errors import MmctlError
+from mmctl.runs import memory
+from mmctl.sweeps import costs, evaluating
 from mmctl.sweeps.matrix import Arm
 from mmctl.sweeps.plan import Plan, Run
+from mmctl.sweeps.todo import needs_evaluation
+
+if TYPE_CHECKING:
+    from mmctl.runs import RunFolder
 
 FLOPS_PER_SECOND = 1.5e10
 """Of one CPU thread, where no finished run says better: the order of magnitude of small models on current CPUs."""
@@ -21,53 +26,87 @@ BYTES_A_PARAMETER = 12
 """Weights and AdamW's two moments, float32."""
 SMALL_FILES = 2_000_000
 """Metrics, evaluations and logs of a run, bytes; generous."""
+COUNTED = ("training_flops", "evaluation_flops")
 
 
 def table(plan: Plan, root: Path, jobs: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """(rows, totals). Reads run folders; writes nothing."""
+    """(rows, totals). Reads run folders; writes nothing. A finished run's seconds are those its training took."""
     from mmctl.runs import RunFolder
     from mmctl.runs.names import index
 
     known = index(root)
-    finished: dict[tuple[str, int], Any] = {}
     rows: list[dict[str, Any]] = []
-    measured: list[float] = []
+    speeds: list[float] = []
     costs = {identity: _cost(cell.config) for identity, cell in plan.cells.items()}
     for run in plan.runs():
-        folder = RunFolder.locate(root, run.config) if run.key in known else None
-        cost = costs[run.cell.identity]
-        row = {**_row(run, plan), **cost, "state": "planned" if folder is None else folder.state(), "missing": True}
-        if folder is not None and folder.finished:
+        folder = RunFolder.among(known[run.key]) if run.key in known else None
+        row = {**_row(run, plan), **costs[run.cell.identity], "missing": True}
+        row |= {"state": "planned", "memory": memory.estimate(run.config).total, "trained": None}
+        if folder is not None:
+            row["state"] = folder.state()
+        if folder is not None and row["state"] == "finished":
             changes = run.cell.changes(run.seed, plan.seeds)
-            unscored = needs_evaluation(folder, run.config) or any(
+            row["missing"] = needs_evaluation(folder, run.config) or any(
                 evaluating.missing(folder, run.config, c) for c in changes
             )
-            row["missing"] = bool(unscored)
-            row["state"] = "finished, to evaluate" if unscored else "finished"
-            finished[run.key] = folder
-            seconds = folder.result().get("seconds") if len(measured) < SAMPLED else None
-            if isinstance(seconds, int | float) and seconds > 0:
-                measured.append(cost["training_flops"] / seconds / run.config.training.threads)
+            row["state"] = "finished, to evaluate" if row["missing"] else "finished"
+            row["trained"] = _seconds(folder)
+            if row["trained"] and len(speeds) < SAMPLED:
+                speeds.append(row["training_flops"] / row["trained"] / run.config.training.threads)
         rows.append(row)
-    speed = statistics.median(measured) if measured else FLOPS_PER_SECOND
+    basis = f"speed of {len(speeds)} finished runs"
+    if not speeds:
+        speeds = _elsewhere(known)
+        basis = f"speed of {len(speeds)} finished runs of other sweeps"
+    if not speeds:
+        speeds, basis = [FLOPS_PER_SECOND], "a guess: nothing has run here yet"
+    speed = statistics.median(speeds)
     for row, run in zip(rows, plan.runs(), strict=True):
-        flops = row.pop("training_flops")
-        flops = row["evaluation_flops"] + (0.0 if run.key in finished else flops)
-        row["seconds"] = flops / speed / run.config.training.threads
-        del row["evaluation_flops"]
+        training, scoring = (row.pop(key) / speed / run.config.training.threads for key in COUNTED)
+        trained = row.pop("trained")
+        done = row["state"].startswith("finished")
+        row["seconds_left"] = (0.0 if done else training) + scoring if row["missing"] else 0.0
+        row["seconds"] = row["seconds_left"] if trained is None or row["missing"] else trained
+        row["bytes_left"] = 0 if done else row["bytes"]
     missing = [row for row in rows if row["missing"]]
-    basis = f"speed of {len(measured)} finished runs" if measured else "a guess: nothing has run here yet"
     totals = {
         "sweep": plan.name,
         "runs": len(rows),
         "cells": len(plan.cells),
         "missing": len(missing),
         "jobs": jobs,
-        "seconds": sum(row["seconds"] for row in missing) / jobs,
-        "bytes": sum(row["bytes"] for row in missing),
+        "seconds": sum(row["seconds_left"] for row in missing) / jobs,
+        "bytes": sum(row["bytes_left"] for row in missing),
         "basis": basis,
     }
     return rows, totals
+
+
+def _seconds(folder: RunFolder) -> float | None:
+    seconds = folder.result().get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
+
+
+def _elsewhere(known: Mapping[tuple[str, int], list[Any]]) -> list[float]:
+    """FLOPs a second and thread of runs that are not of this plan."""
+    from mmctl.runs import RunFolder
+
+    speeds: list[float] = []
+    for places in known.values():
+        if len(speeds) == SAMPLED:
+            break
+        folder = RunFolder.among(places)
+        if folder is None or not folder.finished:
+            continue
+        result = folder.result()
+        try:
+            threads = int(folder.config_dict()["training"]["threads"])
+            speed = 3.0 * result["flops_per_token/executed"] * result["tokens"] / result["seconds"] / threads
+        except (MmctlError, KeyError, TypeError, ValueError, ZeroDivisionError):  # made by hand, or by another version
+            continue
+        if 0 < speed < float("inf"):
+            speeds.append(speed)
+    return speeds
 
 
 def _row(run: Run, plan: Plan) -> dict[str, Any]:
@@ -82,7 +121,7 @@ def _row(run: Run, plan: Plan) -> dict[str, Any]:
 def _cost(config: Config) -> dict[str, Any]:
     from mmctl.models import flops
 
-    cost: Mapping[str, Any] = results.cost_of(config, Arm("", ""))
+    cost: Mapping[str, Any] = costs.cost_of(config, Arm("", ""))
     tokens = cost["training_tokens"]
     data, evaluation = config.data, config.evaluation
     tasks = len(data.tasks_in_mixture())

@@ -1,7 +1,8 @@
 """A sweep from plan to results: run what is missing, go on past failures, evaluate the arms that need no training.
 
 The sweep keeps no state of its own beside the run folders: what is finished is read from them, so it can be stopped and
-started again at any moment, by the same command, and shares runs with every other command.
+started again at any moment, by the same command, and shares runs with every other command. Two sweeps at once share the
+work: a run's lock lets one of them train it, and the other goes on with what nobody has.
 """
 
 from __future__ import annotations
@@ -11,44 +12,23 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from mmctl.config import to_dict
 from mmctl.errors import EXIT_DONE, EXIT_FAILED
-from mmctl.sweeps import evaluating
 from mmctl.sweeps.launchers import Event, Job, Launcher
-from mmctl.sweeps.matrix import Changes
-from mmctl.sweeps.plan import Plan, Run
+from mmctl.sweeps.plan import Plan
+from mmctl.sweeps.todo import Options, Task, idle, look, record, set_aside, todo
+
+__all__ = ["Board", "Options", "Outcome", "Sweep", "Task", "idle", "set_aside", "todo"]
 
 POLL_SECONDS = 0.25
 BUSY_SECONDS = 2.0
 """Pause before asking again for a run that another process holds."""
 GRACE_SECONDS = 120.0
 """Time for workers to save after a signal; a second signal ends it."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to do about failures and finished runs. `max_failures`: stop starting new work at that many (None: never)."""
-
-    force: bool = False
-    retry_failed: bool = False
-    max_failures: int | None = None
-
-
-@dataclass
-class Task:
-    """One run's way through the sweep: training, then evaluations with changes."""
-
-    run: Run
-    state: str
-    changes: list[Changes] = field(default_factory=list)
-    kind: str = "train"
-    not_before: float = 0.0
-    tries: int = 0
-    reason: str | None = None
 
 
 class Board(Protocol):
@@ -71,6 +51,8 @@ class Outcome:
     failures: list[dict[str, Any]]
     stopped_by: int | None = None
     gave_up: bool = False
+    left: int = 0
+    """Runs that were not started, or not ended."""
 
 
 class Sweep:
@@ -82,10 +64,11 @@ class Sweep:
         root: Path,
         launcher: Launcher,
         board: Board,
-        options: Options = Options(),
+        options: Options | None = None,
         parent_run_id: str | None = None,
     ) -> None:
-        self.plan, self.root, self.launcher, self.board, self.options = plan, root, launcher, board, options
+        self.plan, self.root, self.launcher, self.board = plan, root, launcher, board
+        self.options = options or Options()
         self.parent_run_id = parent_run_id
         self.waiting: deque[Task] = deque()
         self.active: dict[int, Task] = {}
@@ -132,7 +115,8 @@ class Sweep:
             for t in self.failed
         ]
         code = 128 + self.signals[0] if self.signals else EXIT_FAILED if failures or self.waiting else EXIT_DONE
-        return Outcome(code, self.ran, skipped, failures, self.signals[0] if self.signals else None, gave_up)
+        stopped_by = self.signals[0] if self.signals else None
+        return Outcome(code, self.ran, skipped, failures, stopped_by, gave_up, len(self.waiting) + len(self.active))
 
     def _submit(self) -> None:
         now, free, jobs = time.monotonic(), self.launcher.free, []
@@ -143,12 +127,26 @@ class Sweep:
             if task.not_before > now:
                 self.waiting.append(task)
                 continue
+            if not self._ours(task):
+                continue
             self._next += 1
             job = self._job(task)
             self.active[job.id] = task
             jobs.append(job)
         if jobs:
             self.launcher.submit(jobs)
+
+    def _ours(self, task: Task) -> bool:
+        """Whether to start this task now; one that another process has is put back, one that it could not finish noted."""
+        state, reason = look(task, self.root, self.options)
+        if state == "busy":
+            task.not_before = time.monotonic() + BUSY_SECONDS
+            self.waiting.append(task)
+        elif state != "waiting":
+            task.state, task.reason = state, reason
+            self.failed.append(task)
+            self.board.note(f"{task.run.label}: {state}: {reason}")
+        return state == "waiting"
 
     def _job(self, task: Task) -> Job:
         run = task.run
@@ -176,6 +174,14 @@ class Sweep:
             task.not_before = time.monotonic() + BUSY_SECONDS
             self.waiting.append(task)
             return
+        if state == "lost" and not task.tries and not self.signals:
+            # The process went, not the run: what it saved is resumed, once.
+            task.tries = 1
+            self.waiting.append(task)
+            self.board.note(f"{task.run.label}: lost: {task.reason}; it is resumed once")
+            return
+        if event.values.get("unrecorded"):
+            record(task, self.root, state, task.reason)
         self.board.event(event)
         if state != "finished":
             task.state = state
@@ -219,45 +225,6 @@ class Sweep:
             for event in self.launcher.poll(POLL_SECONDS):
                 self._handle(event)
             self.board.tick()
-
-
-def todo(plan: Plan, root: Path, options: Options) -> list[Task]:
-    """One task a run: state "waiting" for what is missing, "finished", or "diverged" for what would diverge again.
-
-    A run that failed, was lost or interrupted is missing, as one that never started. One that diverged is a result: it is
-    reported, and run again only with retry_failed.
-    """
-    from mmctl.runs import RunFolder
-
-    tasks = []
-    for run in plan.runs():
-        config = run.config
-        folder = RunFolder.locate(root, config)
-        changes = run.cell.changes(run.seed, plan.seeds)
-        if folder is not None and options.force and folder.finished:
-            set_aside(folder, root)
-            folder = None
-        if folder is not None and folder.finished and not needs_evaluation(folder, config):
-            missing = [c for c in changes if evaluating.missing(folder, config, c)]
-            tasks.append(Task(run, "waiting" if missing else "finished", missing, "evaluate"))
-        elif folder is not None and folder.state() == "diverged" and not options.retry_failed:
-            tasks.append(Task(run, "diverged", reason="diverged in an earlier run (--retry-failed runs it again)"))
-        else:
-            tasks.append(Task(run, "waiting", changes))
-    return tasks
-
-
-def needs_evaluation(folder: Any, config: Any) -> bool:
-    return bool(evaluating.missing(folder, config, Changes()))
-
-
-def set_aside(folder: Any, root: Path) -> Path:
-    """--force: an old outcome is never rewritten, it is moved to runs/replaced/ and the run starts anew."""
-    target = root / "replaced" / f"{folder.path.parent.name}-{folder.path.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with folder.lock():
-        folder.path.rename(target)
-    return target
 
 
 @contextlib.contextmanager

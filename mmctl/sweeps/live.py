@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from mmctl.sweeps.execute import Task
     from mmctl.sweeps.launchers import Event
+    from mmctl.sweeps.todo import Task
 
 LINE_EVERY_SECONDS = 15.0
 EVALUATION = 0.15

@@ -16,8 +16,12 @@ from mmctl.errors import MmctlError
 from mmctl.sweeps.claims import Claim
 from mmctl.sweeps.matrix import Matrix
 from mmctl.sweeps.plan import Plan
+from mmctl.sweeps.verdicts import ANALYSIS
 
 SCHEMA = 1
+
+WORDING = ("statement", "stand_in", "caveat")
+"""Keys of a claim that say it and do not test it."""
 
 
 def folder(plan: Plan, root: Path) -> Path:
@@ -26,14 +30,20 @@ def folder(plan: Plan, root: Path) -> Path:
 
 def write(plan: Plan, root: Path, versions: dict[str, str]) -> dict[str, Any]:
     """The sweep's manifest: the one on disk if there is one, else written now, atomically."""
-    from mmctl.runs.files import write_json
+    from mmctl.runs.files import WriteError, write_json
+    from mmctl.runs.lock import waiting_lock
 
     path = folder(plan, root) / "manifest.json"
     if path.exists():
         return read(path.parent)
     content = {**_content(plan, versions), "finished_before": _finished(plan, root)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, content)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"cannot write in {path.parent}: {error.strerror or error}") from error
+    with waiting_lock(path.parent / ".manifest.lock"):  # of two that begin at once, the first one's claims count
+        if not path.exists():
+            write_json(path, content)
     return read(path.parent)
 
 
@@ -56,7 +66,18 @@ def registered(manifest: dict[str, Any], matrix: Matrix, claim: Claim) -> str | 
     known = next((c for c in (ablation or {}).get("claims", []) if c["id"] == claim.id), None)
     if known is None:
         return "added after the first run"
-    return None if known == _claim(claim) else "changed after the first run"
+    # A key that did not exist when the manifest was written, and that the claim does not use, changes nothing.
+    now = _claim(claim)
+    changed = [key for key in sorted({*known, *now}) if known.get(key) != now.get(key)]
+    tested = [key for key in changed if key not in WORDING]
+    if tested:
+        return f"changed after the first run ({', '.join(tested)})"
+    return "reworded after the first run" if changed else None
+
+
+def digest_of(manifest: dict[str, Any], matrix: Matrix) -> str | None:
+    """SHA-256 of the ablation's file when its claims were fixed; None for an ablation that was not there."""
+    return next((a["sha256"] for a in manifest["ablations"] if a["name"] == matrix.name), None)
 
 
 def _content(plan: Plan, versions: dict[str, str]) -> dict[str, Any]:
@@ -69,6 +90,7 @@ def _content(plan: Plan, versions: dict[str, str]) -> dict[str, Any]:
         "overrides": plan.overrides,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions,
+        "analysis": ANALYSIS,
         "ablations": [
             {
                 "name": matrix.name,
@@ -107,8 +129,10 @@ def _content(plan: Plan, versions: dict[str, str]) -> dict[str, Any]:
 def _finished(plan: Plan, root: Path) -> list[str]:
     """Runs that another command had finished before the claims were fixed: the report says so."""
     from mmctl.runs import RunFolder
+    from mmctl.runs.names import index
 
-    found = [(run, RunFolder.locate(root, run.config)) for run in plan.runs()]
+    known = index(root)
+    found = [(run, RunFolder.among(known.get(run.key, []))) for run in plan.runs()]
     return [run.label for run, folder in found if folder is not None and folder.finished]
 
 

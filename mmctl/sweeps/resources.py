@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mmctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from mmctl.runs.lock import Lock
 
 
 def cores() -> int:
@@ -37,12 +42,29 @@ def visible_devices() -> list[str]:
                 break
             found.append(word.strip())
         return found
+    return [index for index in (line.strip() for line in _driver("index")) if index.isdigit()]
+
+
+def device_memory(device: str) -> tuple[int, int] | None:
+    """(bytes in all, bytes free) of the device that CUDA_VISIBLE_DEVICES calls `device`; None where the driver does not say."""
+    for line in _driver("index,uuid,memory.total,memory.free"):
+        words = [word.strip() for word in line.split(",")]
+        if len(words) == 4 and (device == words[0] or words[1].startswith(device)):
+            try:
+                return int(words[2]) * 2**20, int(words[3]) * 2**20
+            except ValueError:
+                return None
+    return None
+
+
+def _driver(fields: str) -> list[str]:
+    """Lines of the driver's own tool; [] where there is none."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
     try:
         done = subprocess.run(
-            [tool, "--query-gpu=index", "--format=csv,noheader"],
+            [tool, f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
             timeout=20,
@@ -50,7 +72,7 @@ def visible_devices() -> list[str]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return [w.strip() for w in done.stdout.splitlines() if w.strip().isdigit()] if done.returncode == 0 else []
+    return done.stdout.splitlines() if done.returncode == 0 else []
 
 
 def assign(devices: Sequence[str], gpus: float, jobs: int) -> list[str]:
@@ -83,17 +105,44 @@ CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 """Environment variable -> folder, of what is compiled while a run goes."""
 
 
-def cache_environment(folder: Path, worker: str) -> dict[str, str]:
-    """A folder a worker for compiled kernels, so that no two write one file at once (triton#11512).
+class CacheSlots:
+    """Folders for compiled kernels, one a worker, so that no two write one file at once (triton#11512).
 
-    On local disk: a file system shared by machines loses the renames that such caches rely on. Where the user has set the
-    variable, a folder below that one. Kept from sweep to sweep of the same folder, so that nothing is compiled twice.
+    On local disk: a file system shared by machines loses the renames that such caches rely on. A slot belongs to one
+    process at a time, through a lock, and is kept when it goes: the next sweep finds there what has been compiled.
     """
-    import hashlib
 
-    own = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
-    here = Path(tempfile.gettempdir()) / f"mmctl-{os.getuid()}" / own / worker
-    return {
-        variable: str(Path(os.environ[variable]) / own / worker if os.environ.get(variable) else here / name)
-        for variable, name in CACHES.items()
-    }
+    def __init__(self) -> None:
+        self.held: list[Lock] = []
+
+    def take(self) -> dict[str, str]:
+        """Environment variables of a worker that has a slot of its own now. Below what the user has set, if he has."""
+        from mmctl.runs.lock import Lock, Locked
+
+        base = _private(Path(tempfile.gettempdir()) / f"mmctl-{os.getuid()}")
+        number = 0
+        while True:
+            lock = Lock(base / f"slot-{number}.lock")
+            try:
+                self.held.append(lock.acquire(notify=lambda text: None))
+                break
+            except Locked:
+                number += 1
+        return {
+            variable: str(Path(os.environ.get(variable) or base, f"slot-{number}", name))
+            for variable, name in CACHES.items()
+        }
+
+    def close(self) -> None:
+        while self.held:
+            self.held.pop().release()
+
+
+def _private(folder: Path) -> Path:
+    """`folder`, made for this user alone. What is compiled there is loaded as code: another's folder is not used."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = os.lstat(folder)
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+            return folder
+    return Path(tempfile.mkdtemp(prefix="mmctl-"))

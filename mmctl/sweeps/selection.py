@@ -6,17 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from mmctl.config import flat, load
 from mmctl.errors import UsageError, nearest
 from mmctl.sweeps.matrix import Arm, Matrix
+from mmctl.sweeps.profiles import Profile
 
 
-def select(matrices: Sequence[Matrix], only: Sequence[str], skip: Sequence[str]) -> list[Matrix]:
+def select(
+    matrices: Sequence[Matrix], only: Sequence[str], skip: Sequence[str], profile: Profile | None = None
+) -> list[Matrix]:
     """Matrices with the arms that match any of `only` (all, without one) and none of `skip`.
 
     A selector is an ablation (`bandwidth`), an arm (`constant`, or `bandwidth/constant` where several ablations have one
     of that name) or an axis value (`model.bandwidth=constant`, or its last part: `bandwidth=constant`). Comma-separated
-    lists are allowed. A selector that matches nothing is a usage error with the nearest that would.
+    lists are allowed. With `profile`, an arm that does not set a key other arms of its ablation set has the baseline's
+    value there: `model.long_term=true` finds the arms that do not remove it. A selector that matches nothing is a usage
+    error with the nearest that would.
     """
+    if profile is not None and any("=" in text for text in (*only, *skip)):
+        matrices = [_completed(matrix, profile) for matrix in matrices]
     for option, texts in (("--only", only), ("--skip", skip)):
         for text in texts:
             if not all(word.strip() for word in text.split(",")):
@@ -42,6 +50,20 @@ def select(matrices: Sequence[Matrix], only: Sequence[str], skip: Sequence[str])
     if not kept:
         raise UsageError("--only and --skip leave no arm to run")
     return kept
+
+
+def _completed(matrix: Matrix, profile: Profile) -> Matrix:
+    """The matrix with every arm's level on every key that some arm sets."""
+    keys = dict.fromkeys(key for arm in matrix.arms for key in arm.set)
+    try:
+        base = flat(load(profile.preset, (), [profile.set, matrix.baseline]))
+    except UsageError:  # the plan says what is wrong with it, in its own words
+        return matrix
+    defaults = {key: base[key] for key in keys if key in base}
+    evaluation = {"remove_long_term": False} if any("remove_long_term" in arm.levels for arm in matrix.arms) else {}
+    return replace(
+        matrix, arms=tuple(replace(arm, levels={**evaluation, **defaults, **arm.levels}) for arm in matrix.arms)
+    )
 
 
 def matches(selector: str, matrix: Matrix, arm: Arm) -> bool:

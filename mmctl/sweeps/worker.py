@@ -51,8 +51,11 @@ class Worker:
             except KeyboardInterrupt:
                 outcome = {"state": "interrupted", "reason": "stopped before anything was saved", "path": None}
             self.busy = False
-            self.send({"event": "done", "id": job["id"], "seconds": time.monotonic() - started, **outcome})
-            if outcome["state"] == "interrupted":
+            # After a failed allocation, what is left of the step would weigh on the next run: a new worker is clean.
+            last = outcome["state"] == "interrupted" or str(outcome["reason"]).startswith("out of memory")
+            seconds = time.monotonic() - started
+            self.send({"event": "done", "id": job["id"], "seconds": seconds, "last": last, **outcome})
+            if last:
                 return
 
     def progress(self, job: int) -> Callable[[Any], None]:

@@ -1,7 +1,7 @@
 """Stands in for training in tests: `fake_runs:execute` writes in milliseconds what a run leaves behind, with known numbers.
 
-What a run does is read from the file MMCTL_FAKE names: {"<cell>/seed<k>": action}; actions: fail, raise, diverge, kill
-(once), hang, save. Every call is appended to `calls` beside that file.
+What a run does is read from the file MMCTL_FAKE names: {"<cell>/seed<k>": action}; actions: fail, fail-once, raise,
+diverge, kill (once), kill-again, hang, save. Every call is appended to `calls` beside that file.
 """
 
 from __future__ import annotations
@@ -108,7 +108,11 @@ def execute(
             state = {"fail": "failed", "diverge": "diverged"}[action]
             run.set_state(state, "told to")
             return Outcome(state, run.path, "told to")
-        if action == "kill" and not (run.path / "killed").exists():
+        if action == "fail-once" and not (run.path / "killed").exists():
+            (run.path / "killed").touch()
+            run.set_state("failed", "told to")
+            return Outcome("failed", run.path, "told to")
+        if action == "kill-again" or (action == "kill" and not (run.path / "killed").exists()):
             (run.path / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         if action == "hang":

@@ -66,7 +66,11 @@ def test_what_a_run_prints_is_in_its_log(make_plan, sweep, tmp_path) -> None:
 
 def test_failures_do_not_stop_the_others(make_plan, sweep, fakes, tmp_path) -> None:
     fakes.actions(
-        {"mosaic-v2/seed0": "fail", "bandwidth-constant/seed1": "raise", "bandwidth-constant-matched/seed0": "kill"}
+        {
+            "mosaic-v2/seed0": "fail",
+            "bandwidth-constant/seed1": "raise",
+            "bandwidth-constant-matched/seed0": "kill-again",
+        }
     )
     plan = make_plan(["bandwidth"], seeds=[0, 1])
     outcome, _ = sweep(plan)
@@ -82,12 +86,31 @@ def test_failures_do_not_stop_the_others(make_plan, sweep, fakes, tmp_path) -> N
     assert "Traceback" in runs["bandwidth-constant/seed1"].log_path.read_text()
     assert runs["bandwidth-constant-matched/seed0"].state() == "lost"
 
-    # A failed cell is not a visited cell: the same command runs exactly the three again.
+    # What was lost is run again; what failed is reported again, and run again when asked.
     fakes.calls()
     fakes.actions({})
     outcome, _ = sweep(plan)
-    assert (outcome.exit_code, outcome.ran, outcome.skipped) == (0, 3, 3)
-    assert fakes.calls() == [f"train {label}" for label in sorted(reasons)]
+    assert (outcome.exit_code, outcome.ran, outcome.skipped) == (1, 1, 3)
+    assert fakes.calls() == ["train bandwidth-constant-matched/seed0"]
+    assert {f["label"]: f["state"] for f in outcome.failures} == {
+        "mosaic-v2/seed0": "failed",
+        "bandwidth-constant/seed1": "failed",
+    }
+    assert all("--retry-failed" in f["reason"] for f in outcome.failures)
+    outcome, _ = sweep(plan, retry_failed=True)
+    assert (outcome.exit_code, outcome.ran, outcome.skipped) == (0, 2, 4)
+    assert fakes.calls() == ["train bandwidth-constant/seed1", "train mosaic-v2/seed0"]
+
+
+def test_a_killed_worker_costs_a_resumption_and_not_the_run(make_plan, sweep, fakes, tmp_path) -> None:
+    plan = make_plan(["long-term-mask"], seeds=[0])
+    fakes.actions({"mosaic-v2/seed0": "kill"})
+    outcome, board = sweep(plan)
+    assert (outcome.exit_code, outcome.failures) == (0, [])
+    assert fakes.calls() == ["train long-term-mask-fixed/seed0", *["train mosaic-v2/seed0"] * 2]
+    assert any("resumed once" in note for note in board.notes)
+    run = RunFolder.locate(tmp_path / "runs", next(r for r in plan.runs() if r.label == "mosaic-v2/seed0").config)
+    assert [(e["attempt"], e["state"]) for e in run.status["earlier"]] == [(1, "lost")]
 
 
 def test_a_diverged_run_is_a_result_until_told_otherwise(make_plan, sweep, fakes) -> None:
@@ -104,7 +127,7 @@ def test_a_diverged_run_is_a_result_until_told_otherwise(make_plan, sweep, fakes
 
 
 def test_retry_failed_gives_one_more_try_at_the_end(make_plan, sweep, fakes) -> None:
-    fakes.actions({"mosaic-v2/seed0": "kill", "long-term-mask-fixed/seed0": "fail"})
+    fakes.actions({"mosaic-v2/seed0": "fail-once", "long-term-mask-fixed/seed0": "fail"})
     outcome, board = sweep(make_plan(["long-term-mask"], seeds=[0]), retry_failed=True)
     assert [f["label"] for f in outcome.failures] == ["long-term-mask-fixed/seed0"]
     assert fakes.calls() == ["train long-term-mask-fixed/seed0"] * 2 + ["train mosaic-v2/seed0"] * 2

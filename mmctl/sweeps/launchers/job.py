@@ -9,7 +9,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmctl.runs import RunFolder
 
 TARGETS = {
     "train": "mmctl.training.run:execute",
@@ -96,10 +99,10 @@ def perform(
                 outcome = _target(targets[message["kind"]])(config, root, listener=listener, **message["arguments"])
             except Locked as error:
                 return {"state": "busy", "reason": str(error), "path": str(run.path)}
-            except MmctlError as error:
-                return {"state": "failed", "reason": str(error), "path": str(run.path)}
             except Exception as error:
-                traceback.print_exc()
+                if not isinstance(error, MmctlError):
+                    traceback.print_exc()
+                _note_failure(run, _line(error))
                 return {"state": "failed", "reason": _line(error), "path": str(run.path)}
         return {
             "state": outcome.state,
@@ -111,6 +114,16 @@ def perform(
         if not isinstance(error, MmctlError):
             traceback.print_exc()
         return {"state": "failed", "reason": _line(error), "path": None}
+
+
+def _note_failure(run: RunFolder, reason: str) -> None:
+    """What was raised before the run itself could record how it ended."""
+    from mmctl.errors import MmctlError
+
+    if run.finished or run.status.get("state") not in ("planned", "running"):
+        return
+    with contextlib.suppress(MmctlError), run.lock():  # on a full disk the state will read "lost"
+        run.set_state("failed", reason)
 
 
 @contextlib.contextmanager

@@ -21,10 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mmctl.config import from_dict
 from mmctl.errors import MmctlError
+from mmctl.runs import memory
 from mmctl.sweeps.launchers import Event, Job, Resources, no_options
 from mmctl.sweeps.launchers.job import SCRUBBED, TARGETS
-from mmctl.sweeps.resources import assign, cache_environment, visible_devices
+from mmctl.sweeps.resources import CacheSlots, assign, visible_devices
 
 MOST_FAILED_STARTS = 3
 """Workers in a row that die before they are ready, after which the launcher gives up."""
@@ -58,9 +60,13 @@ class LocalLauncher:
         self.logs = folder / "workers"
         self.targets = targets
         self.extra = environment or {}
+        self.caches = CacheSlots()
+        self.slots = [self.caches.take() for _ in self.places]
+        self.kernel_kills = memory.killed()
         self.devices = assign(visible_devices(), resources.gpus, resources.jobs) if resources.gpus else None
         self.selector = selectors.DefaultSelector()
         self.failed_starts = 0
+        self.leaving: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> LocalLauncher:
         return self
@@ -119,19 +125,20 @@ class LocalLauncher:
 
     def close(self) -> None:
         """End every worker, killing those that do not go within a few seconds. Idempotent."""
-        living = [place for place in self.places if place.process is not None]
-        for place in living:
+        for place in self.places:
             self._forget(place)
+            if place.process is not None:
+                self.leaving.append(place.process)
+                place.process = None
         deadline = time.monotonic() + 10.0
-        for place in living:
-            process = place.process
-            assert process is not None
+        while self.leaving:
+            process = self.leaving.pop()
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            place.process = None
+        self.caches.close()
 
     def _start(self, place: _Place) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -170,6 +177,11 @@ class LocalLauncher:
             return []
         if kind == "done":
             place.job = None
+            if message.pop("last", False):  # it is on its way out: its place is filled anew
+                self._forget(place)
+                assert place.process is not None
+                self.leaving.append(place.process)
+                place.process = None
         return [Event(kind, job, place.number, message)]
 
     def _died(self, place: _Place) -> list[Event]:
@@ -188,9 +200,12 @@ class LocalLauncher:
                 raise MmctlError(f"workers do not start ({_cause(code)}): {self._last_line(place)}")
         if job is None:
             return []
-        return [
-            Event("done", job, place.number, {"state": "lost", "reason": f"its worker {_cause(code)}", "path": None})
-        ]
+        values = {"state": "lost", "reason": f"its worker {_cause(code)}", "path": None}
+        killed = memory.killed()
+        if code == -signal.SIGKILL and killed > self.kernel_kills:  # the kernel says that it was for memory
+            values |= {"state": "failed", "reason": memory.reason(from_dict(job.config)), "unrecorded": True}
+        self.kernel_kills = killed
+        return [Event("done", job, place.number, values)]
 
     def _forget(self, place: _Place) -> None:
         if place.channel is not None:
@@ -212,8 +227,7 @@ class LocalLauncher:
             environment[name] = str(self.resources.threads)
         if self.devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices[place]
-        environment |= cache_environment(self.logs, f"worker-{place}")
-        return {**environment, **self.extra}
+        return {**environment, **self.slots[place], **self.extra}
 
 
 def _cause(code: int) -> str:

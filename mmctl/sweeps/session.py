@@ -1,0 +1,144 @@
+"""What `mmctl ablate` does once there is a plan: show what it would cost, show how far it is, or run it and report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mmctl.errors import EXIT_DONE, UsageError
+from mmctl.sweeps.todo import Options, summary
+
+if TYPE_CHECKING:
+    from mmctl.sweeps import progress
+    from mmctl.sweeps.plan import Plan
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where runs are carried out, as asked. jobs 0: as many as fit; gpus None: one device each, where there are any."""
+
+    launcher: str = "local"
+    options: Mapping[str, str] = field(default_factory=dict)
+    jobs: int = 0
+    gpus: float | None = None
+
+
+def parse_options(words: Sequence[str]) -> dict[str, str]:
+    """`--launcher-option key=value`. UsageError for what is not, or is given twice."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f'--launcher-option "{word}": expected key=value')
+        if key.strip() in found:
+            raise UsageError(f'--launcher-option "{key.strip()}" is given twice')
+        found[key.strip()] = value
+    return found
+
+
+def dry_run(plan: Plan, root: Path, where: Where, as_json: bool) -> None:
+    """Every cell is validated already: print what the sweep would run, and what it would take. Writes nothing."""
+    from mmctl.sweeps import estimates, preflight, terminal
+
+    resources, notes = preflight.resources(plan, where.jobs, where.gpus)
+    rows, totals = estimates.table(plan, root, resources.jobs)
+    if as_json:
+        print(json.dumps({**totals, "notes": notes, "plan": rows}, indent=2))
+        return
+    terminal.show(terminal.plan_table(rows, totals))
+    for matrix in plan.matrices:
+        for arm, reason in matrix.excluded:
+            print(f"left out: {matrix.name}/{arm.name} ({reason})")
+    for key, arms in plan.passed_over.items():
+        print(f"passed over: {key} does not exist in the models of {', '.join(arms)}")
+    for note in notes:
+        print(note)
+
+
+def show_status(plan: Plan, root: Path, as_json: bool) -> None:
+    from mmctl.sweeps import progress
+
+    asked = progress.of_plan(plan)
+    _show(lambda: progress.look(plan.name, asked, root), as_json)
+
+
+def show_status_of(name: str, root: Path, as_json: bool) -> None:
+    """Of a sweep by its folder's name, from its manifest."""
+    from mmctl.sweeps import manifest, progress
+
+    folder = root / "sweeps" / name
+    asked = progress.of_manifest(manifest.read(folder), folder / "manifest.json")
+    _show(lambda: progress.look(name, asked, root), as_json)
+
+
+def is_sweep(name: str, root: Path) -> bool:
+    """Whether `name` is what a sweep's folder is called."""
+    return Path(name).name == name and (root / "sweeps" / name / "manifest.json").is_file()
+
+
+def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -> int:
+    """Run what is missing, report, and say what is left. Returns the exit code."""
+    from mmctl.sweeps import estimates, finish, live, manifest, preflight, terminal, tracking
+    from mmctl.sweeps.execute import Sweep, idle
+    from mmctl.sweeps.launchers import launcher
+    from mmctl.sweeps.results import versions
+
+    resources, notes = preflight.resources(plan, where.jobs, where.gpus)
+    _, totals = estimates.table(plan, root, resources.jobs)
+    preflight.check_disk(root, totals["bytes"], totals["missing"])
+    folder = manifest.folder(plan, root)
+    with launcher(where.launcher, resources, folder, where.options) as place:
+        fixed = manifest.write(plan, root, versions())
+        resting = idle(plan, root, options)
+        for note in notes:
+            print(f"mmctl: {note}", file=sys.stderr)
+        with tracking.start(plan, root, folder, resting) as tracked:
+            outcome = Sweep(plan, root, place, live.board(), options, tracked.parent_run_id).run()
+            place.close()
+            if outcome.stopped_by is not None:
+                tracked.finish("interrupted", [])
+                print(f"mmctl: stopped; the same command goes on: {plan.command()}", file=sys.stderr)
+                return outcome.exit_code
+            done = finish.finish(plan, root, folder, fixed, outcome.failures)
+            results = done.results
+            if done.written or not resting:
+                tracked.results(results)
+                tracked.finish("failed" if outcome.failures else "finished", _artifacts(folder))
+            else:
+                print(
+                    f"mmctl: nothing has changed since {results['date']}: all files are as they were", file=sys.stderr
+                )
+    for problem in done.problems:
+        print(f"mmctl: figure not drawn: {problem}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(results, indent=2))
+    else:
+        terminal.show(terminal.verdict_table(results))
+        print(f"report: {folder / 'report.md'}")
+        if tracked.where:
+            print(f"MLflow: {tracked.where}")
+    for failure in outcome.failures:
+        print(f"mmctl: {failure['label']} {failure['state']}: {failure['reason']}", file=sys.stderr)
+    if outcome.exit_code != EXIT_DONE:
+        missing = len(outcome.failures) + outcome.left
+        for line in summary(outcome.failures, missing, len(plan.runs())):
+            print(f"mmctl: {line}", file=sys.stderr)
+    return outcome.exit_code
+
+
+def _show(see: progress.See, as_json: bool) -> None:
+    from mmctl.sweeps import progress
+
+    if as_json:
+        print(json.dumps(see(), indent=2))
+    else:
+        progress.watch(see)
+
+
+def _artifacts(folder: Path) -> list[Path]:
+    names = ("report.md", "results.json", "numbers.csv", "manifest.json")
+    return [p for p in (*(folder / n for n in names), *sorted((folder / "figures").glob("*"))) if p.is_file()]
