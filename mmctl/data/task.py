@@ -71,6 +71,8 @@ class Task:
     dimension: ClassVar[str]
     """The suite: persistent, new-knowledge or in-context."""
     Config: ClassVar[type[TaskConfig]] = TaskConfig
+    reads_distributions: ClassVar[bool] = False
+    """Whether its scores need more of the model's predictions than losses and hits: then `read` sees the logits."""
 
     def __init__(self, config: Any, data: DataConfig) -> None:
         """Raises UsageError when the task does not fit data.vocabulary."""
@@ -100,6 +102,11 @@ class Task:
         The set of names depends on the task and the length alone; a name without labels has counts of 0.
         """
         return {"accuracy": hits(batch.labelled, correct), "loss": mean_loss(batch.labelled, losses)}
+
+    def read(self, batch: Batch, logits: np.ndarray) -> dict[str, np.ndarray]:
+        """What scoring needs of float32 logits (N, V), a row a labelled position: (B, T) arrays, given to `scores` among
+        the batch's extras."""
+        raise NotImplementedError
 
     def chance(self, length: int) -> float | None:
         """Accuracy of the best guess that has learned the form of the task and nothing else; None if not defined."""

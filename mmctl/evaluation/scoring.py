@@ -140,7 +140,9 @@ def _measure(
         losses, correct = np.zeros(batch.tokens.shape), np.zeros(batch.tokens.shape, dtype=bool)
         for first in range(0, len(batch.tokens), rows):
             some = slice(first, first + rows)
-            losses[some], correct[some] = _run(model, _rows(batch, some), device)
+            losses[some], correct[some], read = _run(model, _rows(batch, some), device, task)
+            for key, values in read.items():
+                batch.extras.setdefault(key, np.zeros(batch.tokens.shape, values.dtype))[some] = values
         for name, ratio in task.scores(batch, losses, correct).items():
             parts.setdefault(name, []).append(ratio)
     return {
@@ -149,8 +151,11 @@ def _measure(
     }
 
 
-def _run(model: Any, batch: Batch, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
-    """(B, T) losses in nats and hits; meaningful at labelled positions. Logits are computed there only."""
+def _run(
+    model: Any, batch: Batch, device: torch.device, task: Task
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """(B, T) losses in nats, hits, and what the task reads of the logits; meaningful at labelled positions. Logits are
+    computed there only."""
     labelled = torch.from_numpy(batch.labelled).to(device)
     tokens = torch.from_numpy(batch.tokens).to(device)
     documents = None if batch.documents is None else torch.from_numpy(batch.documents).to(device)
@@ -159,7 +164,8 @@ def _run(model: Any, batch: Batch, device: torch.device) -> tuple[np.ndarray, np
     losses, correct = np.zeros(batch.tokens.shape), np.zeros(batch.tokens.shape, dtype=bool)
     losses[batch.labelled] = F.cross_entropy(logits.float(), wanted, reduction="none").cpu().numpy()
     correct[batch.labelled] = (logits.argmax(dim=-1) == wanted).cpu().numpy()
-    return losses, correct
+    read = task.read(batch, logits.float().cpu().numpy()) if task.reads_distributions else {}
+    return losses, correct, read
 
 
 def _summarise(name: str, multiple: int, ratios: dict[str, Ratio], settings: EvaluationConfig) -> dict[str, Any]:
