@@ -31,7 +31,7 @@ def group(registry: Mapping[str, str], help: str, plugins: bool = False) -> type
             return typer.main.get_command(single)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            if args and args[0] not in registry:
+            if args and args[0] not in registry and not ctx.resilient_parsing:  # a shell completing is told nothing
                 from mmctl.errors import UsageError, nearest
 
                 raise UsageError(f'"{args[0]}": no such command{nearest(args[0], registry, "commands")}')
