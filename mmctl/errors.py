@@ -8,6 +8,11 @@ from collections.abc import Iterable
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_SIGINT, EXIT_SIGTERM = 0, 1, 2, 130, 143
 
 
+def printable(text: str) -> str:
+    """`text` with everything that steers a terminal or hides (escape sequences, newlines, text direction) spelled out."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class MmctlError(Exception):
     """Something failed that the user should read about in one line (exit 1)."""
 
@@ -15,7 +20,7 @@ class MmctlError(Exception):
 
     def __init__(self, message: str) -> None:
         # What the user typed may hold control characters; the message stays one readable line all the same.
-        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in message))
+        super().__init__(printable(message))
 
 
 class UsageError(MmctlError):

@@ -14,7 +14,7 @@ LONGEST = 1_000_000
 """Characters of a configuration."""
 DEEPEST = 40
 """Levels of nesting."""
-MOST = 100_000
+MOST = 10_000
 """Values, with every alias counted as what it stands for."""
 
 
@@ -23,14 +23,16 @@ class NotPlain(ValueError):
 
 
 def load(text: str) -> Any:
-    """The value of a YAML text, read as OmegaConf does (1e-3 is a number); {} for an empty one.
+    """The mapping or list of a YAML text, read as OmegaConf does (1e-3 is a number); {} for an empty one.
 
-    NotPlain if it is too large or more than data; whatever OmegaConf raises if it is not YAML.
+    NotPlain if it is too large or more than data; whatever OmegaConf and YAML raise for what is neither of the two.
     """
+    import io
+
     from omegaconf import OmegaConf
 
     check(text)
-    return OmegaConf.to_container(OmegaConf.create(text), resolve=False) if text.strip() else {}
+    return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
 
 
 def check(text: str) -> None:

@@ -122,7 +122,7 @@ class RunFolder:
         except FileNotFoundError:
             raise MmctlError(f"{path}: no such file") from None
         except Exception as error:  # YAML and OmegaConf raise many kinds
-            raise MmctlError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
+            raise MmctlError(f"{path}: damaged: {(str(error).splitlines() or [type(error).__name__])[0]}") from None
         if not isinstance(content, dict):
             raise MmctlError(f"{path}: damaged: no mapping of keys")
         return content

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mmctl.errors import MmctlError
+from mmctl.errors import MmctlError, printable
 from mmctl.runs.files import WriteError
 from mmctl.runs.process import Owner
 
@@ -35,7 +35,7 @@ class Locked(MmctlError):
 
 def say(message: str) -> None:
     """One line on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    print(printable(message), file=sys.stderr, flush=True)
 
 
 class Lock:
@@ -80,7 +80,7 @@ class Lock:
         if self.held:
             raise Locked(f"{self.what} is already locked by this process", Owner.me())
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             raise WriteError(f"cannot write {self.path}: {error.strerror or error}") from error
         try:

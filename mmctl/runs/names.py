@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmctl.errors import UsageError, nearest
+from mmctl.errors import MmctlError, UsageError, nearest
 
 LONGEST = 80
 SHOWN = 6
@@ -59,23 +60,47 @@ class Place:
     def of(cls, path: Path) -> Place | None:
         """None if the path is not that of a run."""
         run, seed = _RUN.fullmatch(path.parent.name), _SEED.fullmatch(path.name)
-        return cls(path, run["name"], run["identity"], int(seed[1])) if run and seed else None
+        if run is None or seed is None or not run["name"].isprintable():
+            return None  # a name that steers the terminal is none of ours
+        return cls(path, run["name"], run["identity"], int(seed[1]))
 
 
-def _folders(path: Path) -> list[str]:
+def inside(root: Path, path: Path) -> bool:
+    """Whether `path`, with symbolic links followed, lies in `root`."""
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):
+        return False
+
+
+def refuse_links(folder: Path) -> None:
+    """MmctlError if something in a run's folder is a symbolic link: what is written there must land there."""
+    for place in (folder, folder / "checkpoints", folder / "eval"):
+        with suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    raise MmctlError(f"{entry.path}: a symbolic link in a run's folder; nothing is written through it")
+
+
+def _folders(path: Path, root: Path) -> list[str]:
+    """Folders in `path`; those that are links out of `root` are somebody else's."""
     try:
         with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.is_dir() and (not entry.is_symlink() or inside(root, Path(entry.path)))
+            )
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
 
 
 def places(root: Path, identity: str | None = None) -> Iterator[Place]:
     """Every run under `root` (of one identity), ordered by name and then seed."""
-    for folder in _folders(root):
+    for folder in _folders(root, root):
         run = _RUN.fullmatch(folder)
         if run and identity in (None, run["identity"]):
-            found = (Place.of(root / folder / child) for child in _folders(root / folder))
+            found = (Place.of(root / folder / child) for child in _folders(root / folder, root))
             yield from sorted((p for p in found if p), key=lambda p: p.seed)
 
 
@@ -142,7 +167,7 @@ def find_all(root: Path, text: str) -> list[Place]:
 
 
 def _seeds(folder: Path) -> Iterator[Place]:
-    return (place for child in _folders(folder) if (place := Place.of(folder / child)))
+    return (place for child in _folders(folder, folder) if (place := Place.of(folder / child)))
 
 
 def _some(text: str, matches: Iterable[Place]) -> list[Place]:
