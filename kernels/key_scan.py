@@ -200,8 +200,9 @@ def _setup_context(ctx, inputs, output) -> None:
 def _backward(ctx, grad_keys, grad_sum, *unused):
     if grad_keys is None and grad_sum is None:
         return (None,) * 7
-    carried = ctx.saved_tensors[1]
-    grad_x, grad_gate, grad_decay, *states = key_scan_backward_op(grad_keys, grad_sum, *ctx.saved_tensors, ctx.path)
+    saved = ctx.saved_tensors  # asked for once: activation checkpointing gives them a single time
+    carried = saved[1]
+    grad_x, grad_gate, grad_decay, *states = key_scan_backward_op(grad_keys, grad_sum, *saved, ctx.path)
     return grad_x, grad_gate, grad_decay, None, *((None, None) if carried is None else states), None
 
 
