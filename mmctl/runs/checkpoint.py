@@ -215,6 +215,8 @@ def read_files(place: Path, step: int, device: str = "cpu") -> tuple[Checkpoint,
         return Checkpoint(step, tensors, codec.decode(record["state"])), divided
     except Damaged:
         raise
+    except RecursionError:
+        raise Damaged(f"checkpoint {place} is damaged: state.json is nested too deeply") from None
     except (SafetensorError, MmctlError, OSError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"checkpoint {place} is damaged: {error}") from None
 

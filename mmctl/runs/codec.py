@@ -63,8 +63,10 @@ def decode(value: Any, tensors: Mapping[str, Any] | None = None) -> Any:
         if tag.startswith("$"):
             try:
                 return _tagged(tag, content, tensors)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise MmctlError(f"damaged value {tag}: {error}") from None
+            except RecursionError:
+                raise MmctlError("damaged value: nested too deeply") from None
+            except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+                raise MmctlError(f"damaged value {tag}: {' '.join(str(error).split())[:200]}") from None
     return {key: decode(item, tensors) for key, item in value.items()}
 
 
@@ -110,4 +112,6 @@ def _tensor_in(dtype: str, shape: list[int], data: str) -> Any:
     if not isinstance(kind, torch.dtype):
         raise ValueError(f"no dtype {dtype!r}")
     raw = bytearray(base64.b64decode(data, validate=True))
+    if not raw and 0 not in shape:  # else a few letters could ask for all of the memory
+        raise ValueError(f"no data for the shape {shape}")
     return torch.frombuffer(raw, dtype=torch.uint8).view(kind).reshape(shape) if raw else torch.empty(shape, dtype=kind)

@@ -14,6 +14,8 @@ from typing import Any
 
 from mmctl.errors import MmctlError
 
+LARGEST_JSON = 1 << 28
+"""Bytes of a JSON file beyond which it is not read: all of ours are far below."""
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -93,6 +95,8 @@ def write_json(path: Path | str, value: Any, *, durable: bool = True) -> Path:
 def read_json(path: Path | str) -> Any:
     """Parsed content. MmctlError in one line, naming the file, if it is missing, unreadable or damaged."""
     try:
+        if (count := os.stat(path).st_size) > LARGEST_JSON:
+            raise MmctlError(f"{path}: damaged, {count:,} bytes are more than any file of its kind has")
         return json.loads(Path(path).read_bytes())
     except FileNotFoundError:
         raise MmctlError(f"{path}: no such file") from None
