@@ -25,8 +25,14 @@ from mmctl.schema import Raw, Schema, flatten, schema
 SCHEMA = 1
 """Version of the configuration's meaning; a change of meaning without a change of keys must raise it."""
 
-NOT_IDENTITY = ("name", "seed", "operation.", "evaluation.", "training.evaluate_every")
+NOT_IDENTITY = (
+    "name", "seed", "operation.", "evaluation.", "training.evaluate_every", "training.activation_checkpointing"
+)  # fmt: skip
 """Keys (or prefixes) that cannot change what is trained; a run's folder is found without them."""
+
+AS_BEFORE = {"training.compile": False}
+"""Keys that came after the first runs, with the value that means what those did: left out of the identity at that value,
+so that those runs keep theirs."""
 
 BY_CONTENT = ("data.text", "data.tokenizer")
 """Keys that name a file: identity takes what is in it (`data.fingerprint`)."""
@@ -148,11 +154,14 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 def identity(config: Config, corpora: Mapping[str, Any] | None = None) -> str:
-    """8 hex digits naming what is trained: the resolved config without `NOT_IDENTITY`, with corpora by content.
+    """8 hex digits naming what is trained: the resolved config without `NOT_IDENTITY` and without the keys of tasks that are
+    not in the mixture (so a new task changes no run), with corpora by content.
 
     corpora: their fingerprint when the run was made, where that is known; by default what they are now.
     """
-    kept = {k: v for k, v in flat(config).items() if not k.startswith(NOT_IDENTITY) and k not in BY_CONTENT}
+    unused = tuple(f"data.tasks.{task}." for task in data_package.TASKS if task not in config.data.tasks_in_mixture())
+    kept = {k: v for k, v in flat(config).items() if not k.startswith(NOT_IDENTITY + unused) and k not in BY_CONTENT}
+    kept = {k: v for k, v in kept.items() if k not in AS_BEFORE or v != AS_BEFORE[k]}
     kept["corpora"] = data_package.fingerprint(config.data) if corpora is None else corpora
     kept["schema"] = SCHEMA
     if used := _plugins(config):

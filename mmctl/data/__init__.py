@@ -24,7 +24,10 @@ TASKS: dict[str, str | type] = {
 suite) and `Config` (its keys)."""
 
 BUILT_IN = tuple(TASKS)
-"""Tasks that come with mmctl: what a mixture holds by default, whatever plugins are loaded."""
+"""Tasks that come with mmctl, whatever plugins are loaded."""
+
+MIXTURE = ("facts", "recall", "icl", "text")
+"""What a mixture holds by default: the four tasks of the five main ablations."""
 
 
 def task_class(name: str) -> type[Task]:

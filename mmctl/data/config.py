@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from mmctl.data import BUILT_IN, TASKS, build_task, task_class
+from mmctl.data import BUILT_IN, MIXTURE, TASKS, build_task, task_class
 from mmctl.errors import UsageError, nearest
 
 
@@ -36,7 +36,7 @@ class DataConfig:
     """Sequences in a step, over all tasks."""
     vocabulary: int = 512
     """V, tokens the model knows: bytes 0-255, then symbols that the synthetic tasks share."""
-    mixture: dict[str, float] = field(default_factory=lambda: dict.fromkeys(BUILT_IN, 1.0))
+    mixture: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MIXTURE, 1.0))
     """Task -> sampling proportion. A weight of 0 leaves a task out."""
     loss_weights: dict[str, float] = field(default_factory=dict)
     """Task -> weight of its mean loss in the step's loss (1 where not given)."""

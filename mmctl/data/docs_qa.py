@@ -1,4 +1,4 @@
-"""`docs-qa`: many unrelated documents, then a question about one of them. RULER's skeleton with made-up documents.
+"""`docs_qa`: many unrelated documents, then a question about one of them. RULER's skeleton with made-up documents.
 
 Every document is about a person who exists in this sequence only, so the answer cannot be known beforehand. The prompt is
 RULER's for question answering (protocols.md, section 1.1), whole or without its instructions: at lab scale they would fill the
@@ -71,7 +71,7 @@ class DocsQAConfig(TaskConfig):
 class DocsQA(Task):
     """As many documents as data.length holds in the worst case, the same number for every sequence of a length."""
 
-    name = "docs-qa"
+    name = "docs_qa"
     dimension = "new-knowledge"
     Config = DocsQAConfig
     config: DocsQAConfig
@@ -86,7 +86,7 @@ class DocsQA(Task):
     def check_length(self, length: int) -> None:
         if not self.documents(length):
             raise UsageError(
-                f"data.length={length}: docs-qa with two documents needs at least {self._longest(2) - 1} tokens (bytes)"
+                f"data.length={length}: docs_qa with two documents needs at least {self._longest(2) - 1} tokens (bytes)"
             )
 
     def sample(self, rng: np.random.Generator, count: int, length: int, split: Split) -> Batch:

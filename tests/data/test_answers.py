@@ -123,7 +123,7 @@ def test_a_whole_answer_is_right_when_every_byte_is() -> None:
 def test_wrong_keys_are_named_with_the_nearest() -> None:
     with pytest.raises(UsageError, match=r'passkey\.variant="landmarks".*landmark'):
         passkey("landmarks")
-    with pytest.raises(UsageError, match=r'docs-qa\.position="swep".*sweep'):
+    with pytest.raises(UsageError, match=r'docs_qa\.position="swep".*sweep'):
         docs(position="swep")
     with pytest.raises(UsageError, match=r"sentences=6"):
         docs(sentences=6)
