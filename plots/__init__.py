@@ -1,8 +1,8 @@
 """The figures, one file each. A new figure is one file here and one line in `FIGURES`.
 
 A figure's module has `collect(...)`, which reads runs or a sweep into plain data; `plot(data)`, which turns that data into
-a `matplotlib.figure.Figure` and touches nothing else; `draw_sweep(sweep, directory)`, which does both and saves; and
-`command(...)`, what `mmctl plot <figure>` runs. Modules are named here as strings and imported when first used, so that
+a `matplotlib.figure.Figure` and touches nothing else; `draw_sweep(sweep, directory)`, which does both and saves;
+`command(...)`, what `mmctl plot <figure>` runs; and, where it does not depend on all results, `shows(results)`. Modules are named here as strings and imported when first used, so that
 `mmctl --help` stays fast.
 """
 
@@ -16,6 +16,11 @@ from mmctl.errors import UsageError, nearest
 FIGURES: dict[str, str] = {
     "attention-distribution": "mmctl.plots.attention_distribution",
     "flops-accuracy": "mmctl.plots.flops_accuracy",
+    "kernel-speed": "mmctl.plots.kernel_speed",
+    "effects": "mmctl.plots.effects",
+    "extrapolation": "mmctl.plots.extrapolation",
+    "bandwidth": "mmctl.plots.bandwidth",
+    "loss": "mmctl.plots.loss",
 }
 
 

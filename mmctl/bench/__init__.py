@@ -5,5 +5,7 @@ from __future__ import annotations
 BENCHMARKS: dict[str, str] = {
     "step": "mmctl.bench.step",
     "cli": "mmctl.bench.cli",
+    "kernels": "mmctl.bench.kernels",
     "generate": "mmctl.bench.generate",
+    "runner": "mmctl.bench.runner",
 }
