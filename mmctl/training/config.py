@@ -32,13 +32,20 @@ class TrainingConfig:
     clip: float = 1.0
     """Largest norm of the gradient over all parameters; 0 leaves it alone."""
     accumulation: int = 1
-    """Parts a step's batch is cut into; their gradients add up to the whole batch's, so only memory and rounding change."""
+    """Parts a step's batch is cut into; their gradients add up to the whole batch's, so only memory and rounding change.
+    Several processes share the parts: none ever holds more sequences at a time than one process would."""
     precision: str = "auto"
     """float32, bf16 (autocast for the matrix products), or auto: bf16 on CUDA and on CPUs with bf16 matrix units when
     d >= 128 (below that the casts cost more than the products), else float32. The choice made is what config.yaml and
     the identity record."""
     threads: int = 1
     """CPU threads of this run. Part of the run, so that --jobs cannot change a sum's order and with it a result."""
+    activation_checkpointing: bool = False
+    """Keep only each block's input for the backward pass and compute the rest again: less memory, about a third more
+    time, the same numbers."""
+    compile: bool = False
+    """Compile each block with torch.compile. Faster on a GPU after minutes of compiling; rounding changes, so the run is
+    another one."""
     evaluate_every: int = 0
     """Steps between held-out losses during training; 0: only at the end."""
 

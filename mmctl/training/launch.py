@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mmctl.config import Config
@@ -37,7 +38,8 @@ def launch(config: Config, processes: int, arguments: Sequence[str], root: Path)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import get_args_parser, run
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    for name in [n for n in logging.root.manager.loggerDict if n.startswith("torch.distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", str(config.training.threads))
     os.environ[LAUNCHER] = str(os.getpid())
     if sys.platform == "linux":  # one machine: the name it goes by need not lead back to it
@@ -80,22 +82,19 @@ def _check_devices(config: Config, processes: int) -> None:
 
 
 def _failed(config: Config, root: Path, processes: int, codes: dict[int, int]) -> int:
-    """The exit code for processes that ended with `codes` (negative: by that signal); a killed one is said and recorded."""
-    spoken = [code for code in codes.values() if code > 0]
-    if spoken:
-        return spoken[0]
-    rank, code = next(iter(codes.items()))
-    reason = f"process {rank} of {processes} was ended by {_name(-code)}"
+    """The exit code for processes that ended with `codes` (negative: by that signal); a killed first one is said and recorded."""
+    spoken = next((code for code in codes.values() if code > 0), EXIT_FAILED)
+    killed = [(rank, -code) for rank, code in codes.items() if code < 0]
     found = RunFolder.locate(root, config)
-    if found is None or found.state() != "lost":
-        return EXIT_FAILED  # the first process has recorded and said it
-    try:
-        with found.lock(lambda text: None):
+    if not killed or (found is not None and found.state() != "lost"):
+        return spoken  # the first process has recorded and said it
+    reason = f"process {killed[0][0]} of {processes} was ended by {_name(killed[0][1])}"
+    if found is not None:
+        # Somebody else may go on with it already: then it is theirs to say.
+        with suppress(Locked), found.lock(lambda text: None):
             found.set_state("failed", reason)
-    except Locked:  # somebody else goes on with it already
-        pass
-    print(f"mmctl: {found.label} failed: {reason}", file=sys.stderr)
-    return EXIT_FAILED
+    print(f"mmctl: {'the run' if found is None else found.label} failed: {reason}", file=sys.stderr)
+    return spoken
 
 
 def _name(number: int) -> str:

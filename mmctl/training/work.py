@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mmctl.config import Config, identity
 from mmctl.errors import MmctlError, OutOfMemory
 from mmctl.runs import RunFolder
+from mmctl.training.prepare import prepare
 from mmctl.training.progress import Listener, Progress
 from mmctl.training.ranks import ALONE, Interrupted, Ranks
 
@@ -38,7 +39,7 @@ def train(run: RunFolder, config: Config, device: str, listener: Listener, ranks
     if place.type == "cuda":
         torch.use_deterministic_algorithms(True, warn_only=True)
     with memory_explained(config):
-        model = ranks.place(models.build(config), device)
+        model = ranks.place(prepare(models.build(config), config.training), device)
         resume = ranks.resume(run, model, device)
     if ranks.first:
         _begin(run, config, model, place, resume, ranks)
