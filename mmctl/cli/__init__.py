@@ -45,6 +45,8 @@ def _root(
 
 
 def _register() -> None:
+    if app.registered_commands:
+        return  # main() is called again in one process by tests only
     from mmctl.cli import ablate, bench, data, doctor, evaluate, flops, generate, plot, runs, train
     from mmctl.cli.options import with_plugins
 
