@@ -12,7 +12,7 @@ weight on the last `near` positions. Both are taken per head and averaged over h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,8 +76,13 @@ def plot(distributions: Sequence[Distribution], layers: Sequence[int] | None = N
             if place == 0:
                 group.supylabel("attention weight, mean over sequences (log)", fontsize=8.5)
         first = distributions[0]
-        note = f"last query of {first.sequences} held-out sequences of {first.task}, T = {first.length}; shaded: last {first.near}"
-        drawn.suptitle(note, fontsize=8, color=style.MUTED)
+        style.note(
+            drawn,
+            f"last query of {first.sequences} held-out sequences of {first.task}, T = {first.length}, one seed a model; "
+            f"shaded: the last {first.near} positions. Flatness: standard deviation over mean of the weights on the positions "
+            f"before those (0: perfectly flat), noise: what sampling {first.sequences} sequences alone would give. Peak mass: "
+            f"weight on the last {first.near}. Both are taken per head and averaged over heads.",
+        )
         _legend(drawn)
     return drawn
 
@@ -186,6 +191,11 @@ def draw(runs: Sequence[RunFolder], directory: Path, **options: Any) -> dict[str
         n=found[0].sequences,
         numbers=summary(found),
     )
+
+
+def shows(results: Mapping[str, Any]) -> Any:
+    """What the figure depends on: the trained runs, not what is claimed of them."""
+    return sources.trained(results)
 
 
 def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:

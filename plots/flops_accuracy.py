@@ -18,6 +18,7 @@ import numpy as np
 import typer
 
 from mmctl.errors import UsageError, nearest
+from mmctl.sweeps.units import scale_of
 
 from . import sources, style
 from .published_scores import PUBLISHED, PUBLISHED_AT, published_cost
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Accuracy against forward FLOPs per token"
-METRIC = "icl/accuracy@1x"
+METRIC = "icl/accuracy-last-quarter@1x"
+"""The in-context score that the ablations make claims about."""
 WIDTH = 7.4
 """Inches."""
 LABEL = 44
@@ -49,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Point:
-    """An arm over its seeds: mean, 95% t interval (None below two seeds), n, cost."""
+    """An arm over its seeds: mean, 95% t interval (None below two seeds), n, cost; values in the metric's own unit."""
 
     arm: str
     model: str
@@ -85,10 +87,12 @@ def points(runs: Iterable[Run]) -> list[Point]:
     return result
 
 
-def plot(found: Sequence[Point], *, metric: str, convention: str, context: int, note: str = "") -> Figure:
+def plot(
+    found: Sequence[Point], *, metric: str, convention: str, context: int, chance: float | None = None, note: str = ""
+) -> Figure:
     """Left: our arms (mean, 95% interval over seeds, seeds as dots). Right: published points, marked as such.
 
-    metric: the y axis; convention, context: how and at how many tokens our FLOPs are counted.
+    metric: the y axis; convention, context: how and at how many tokens our FLOPs are counted; chance: drawn as a line.
     """
     with style.house_style():
         labels = [textwrap.fill(p.arm, LABEL) for p in found]
@@ -96,22 +100,33 @@ def plot(found: Sequence[Point], *, metric: str, convention: str, context: int, 
         lines = -(-len(labels) // columns) * max(label.count("\n") + 1 for label in labels)
         drawn = style.figure(WIDTH, 3.6 + 0.17 * lines)
         ours, published = drawn.subplots(1, 2, width_ratios=(1.25, 1))
-        _ours(ours, found)
+        scale = scale_of(metric)
+        _ours(ours, found, scale.factor)
+        if chance is not None:
+            ours.axhline(scale.factor * chance, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
+            ours.annotate(
+                f"chance {scale.value(chance)}", (0.01, scale.factor * chance), xytext=(0, 2.5), fontsize=6.5,
+                xycoords=("axes fraction", "data"), textcoords="offset points", ha="left", va="bottom", color=style.MUTED,
+            )  # fmt: skip
         if "accuracy" in metric:
-            ours.set_ylim(0, 1.03)
+            ours.set_ylim(0, 103)
         ours.set_title("this laboratory", loc="left")
         ours.set_xlabel(f"forward FLOPs per token at {context:,} tokens\n(convention: {convention})")
-        ours.set_ylabel(metric)
+        ours.set_ylabel(f"{metric} ({scale.unit})")
         _published(published)
         published.set_title("as published", loc="left")
         published.set_xlabel(f"forward FLOPs per token at {PUBLISHED_AT:,} tokens\n(convention: published)")
         published.set_ylabel("RULER QA1 and QA2 at 32k, percent")
         counts = sorted({p.n for p in found})
         seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
-        about = f"left: mean and 95% t interval over seeds ({seeds}), dots are seeds, equal costs drawn side by side; right: one published number a point, no interval given"
+        about = (
+            f"left: mean and 95% t interval over seeds ({seeds}), dots are seeds; arms of (nearly) equal cost are moved apart "
+            "by a few percent of the axis, their exact costs are in the CSV. Right: one published number a point, no interval "
+            "given; other sizes, other tasks: compare shapes, not heights"
+        )
         handles, _ = ours.get_legend_handles_labels()
         drawn.legend(handles, labels, loc="outside lower center", ncols=columns, handletextpad=0.4)
-        drawn.suptitle("\n".join(filter(None, (note, about))), fontsize=7.5, color=style.MUTED)
+        style.note(drawn, note, about)
     return drawn
 
 
@@ -156,16 +171,25 @@ def _row(
     }  # fmt: skip
 
 
-def _ours(axes: Axes, found: Sequence[Point]) -> None:
+def _ours(axes: Axes, found: Sequence[Point], factor: float) -> None:
     spots = _side_by_side([p.flops_per_token for p in found])
     for index, (point, x) in enumerate(zip(found, spots, strict=True)):
         look = style.series(index)
-        axes.plot([x] * point.n, point.values, ".", color=look.colour, markersize=3, alpha=0.55, zorder=2)
+        axes.plot(
+            [x] * point.n,
+            [factor * v for v in point.values],
+            ".",
+            color=look.colour,
+            markersize=3,
+            alpha=0.55,
+            zorder=2,
+        )
         error = None
         if point.interval:
-            error = [[point.mean - point.interval[0]], [point.interval[1] - point.mean]]
+            low, high = point.interval
+            error = [[factor * (point.mean - low)], [factor * (high - point.mean)]]
         axes.errorbar(
-            x, point.mean, error, fmt=look.marker, color=look.colour, markeredgecolor=style.INK,
+            x, factor * point.mean, error, fmt=look.marker, color=look.colour, markeredgecolor=style.INK,
             markeredgewidth=0.6, elinewidth=1.1, capsize=2.5, label=point.arm, zorder=3,
         )  # fmt: skip
     _cost_axis(axes, spots)
@@ -268,20 +292,28 @@ def collect(sweep: Path, metric: str, convention: str) -> tuple[list[Run], int]:
     return runs, contexts.pop()
 
 
+def chance_of(sweep: Path, metric: str) -> float | None:
+    """Accuracy of a guess that has learned the task's form only; None where none is defined."""
+    arms = sources.arms(sources.read_results(sweep))
+    found = {arm["scores"][metric].get("chance") for arm in arms if metric in arm["scores"]}
+    return found.pop() if len(found) == 1 else None
+
+
 def draw(sweep: Path, directory: Path, metric: str = METRIC, convention: str = "executed") -> dict[str, Path]:
     """Collect, draw and save the figure of a sweep. Returns the paths by kind."""
     runs, context = collect(sweep, metric, convention)
     found = points(runs)
     said: dict[str, Any] = {"metric": metric, "convention": convention, "context": context}
+    chance = chance_of(sweep, metric)
     return style.save(
-        plot(found, **said, note=f"sweep {sweep.name}"),
+        plot(found, **said, chance=chance, note=f"sweep {sweep.name}"),
         directory,
         style.slug(f"flops-accuracy-{metric}-{convention}"),
         rows(found, **said),
         title=TITLE,
         runs=list(dict.fromkeys(f"{r.run or r.arm}/seed{r.seed}" for r in runs)),
         n=max(p.n for p in found),
-        numbers=said | {"sweep": sweep.name},
+        numbers=said | {"sweep": sweep.name, "chance": chance},
     )
 
 

@@ -64,6 +64,24 @@ def run_of(arm: Mapping[str, Any], sweep: Path, seed: str | None = None) -> RunF
     return None
 
 
+def trained(results: Mapping[str, Any]) -> list[Any]:
+    """What a figure of the runs themselves depends on: which they are, and how they ended."""
+    return [
+        [ablation["name"], arm["name"], arm["identity"], arm["evaluate"], arm["runs"], _loss(arm)]
+        for ablation in results["ablations"]
+        for arm in ablation["arms"]
+    ]
+
+
+def _loss(arm: Mapping[str, Any]) -> Any:
+    return (arm["scores"].get("train_loss") or {}).get("seeds")
+
+
+def run_labels(results: Mapping[str, Any]) -> list[str]:
+    """Finished runs of a sweep, "name/seed0", each once."""
+    return [run["label"] for run in results.get("runs", []) if run["state"] == "finished"]
+
+
 def baseline_runs(sweep: Path) -> list[RunFolder]:
     """One finished run of each model in the sweep, as its first arm trained it; transformers before mosaics."""
     chosen: dict[str, RunFolder] = {}
@@ -78,19 +96,24 @@ def baseline_runs(sweep: Path) -> list[RunFolder]:
 def announce(paths: Mapping[str, Path], runs: Iterable[RunFolder] = (), sweep: Path | None = None) -> None:
     """Log a figure's files to the MLflow runs it is about, and print the paths on stdout.
 
-    Those are the runs shown, or the parent runs of a sweep. The store being down is said on stderr and is no failure.
+    Those are the runs shown, or the parent runs of a sweep. The store being down is said on stderr and is no failure. A
+    figure drawn elsewhere than in the folder of runs is not logged: the store's copies are remade from that folder.
     """
     from mmctl.runs import Mirror
     from mmctl.runs.parents import parents
 
     for path in paths.values():
         print(path)
+
+    def kept(root: Path) -> bool:
+        return all(path.absolute().is_relative_to(root.absolute()) for path in paths.values())
+
     for run in runs:
-        if run.finished and run.config().operation.mlflow:
+        if run.finished and kept(run.path.parent.parent) and run.config().operation.mlflow:
             mirror = Mirror.start(run)
             mirror.artifacts(paths.values())
             mirror.finish(run.state())
-    if sweep is not None:
+    if sweep is not None and kept(sweep.parent.parent):
         for parent in parents(sweep.parent.parent):
             if parent.folder.resolve() == sweep.resolve():
                 parent.artifacts(paths.values(), "figures")

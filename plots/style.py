@@ -1,8 +1,8 @@
 """The one house style of every figure: colours, lines, markers, and how a figure is saved.
 
 Figures are `matplotlib.figure.Figure` objects; pyplot is never imported, so nothing is global and no display is needed.
-The palette is Okabe and Ito's, which people with any common colour blindness can tell apart. It is ordered so that
-neighbours also differ in lightness, and every series has its own line style and marker, so a grey print stays readable.
+The palette begins with Okabe and Ito's, which people with any common colour blindness can tell apart. It is ordered so
+that neighbours also differ in lightness, and every series has its own line style and marker, so a grey print stays readable.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import csv
 import io
 import json
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -24,11 +25,20 @@ from matplotlib.figure import Figure
 from mmctl.errors import MmctlError
 from mmctl.runs import files
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 INK, MUTED, GRID = "#1a1a1a", "#5c5c5c", "#dcdcdc"
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000", "#B8A800")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 3)), (0, (1, 3)))
+COLOURS = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000", "#B8A800",
+    "#882255", "#8C8C8C", "#44AA99", "#8B5A2B",
+)  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
+LINES: tuple[Any, ...] = (
+    "-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 3)), (0, (1, 3)),
+    (0, (6, 1, 1, 1)), (0, (2, 1)), (0, (10, 2, 2, 2)), (0, (4, 1, 4, 3)),
+)  # fmt: skip
 
 # A printed page's text block is about 6.5 inches wide; text below 7 points is hard to read on paper.
 RULES: dict[str, Any] = {
@@ -73,7 +83,7 @@ class Series:
 
 
 def series(index: int) -> Series:
-    """The look of the `index`-th series (0-based). Up to eight can be told apart; after that looks repeat shifted."""
+    """The look of the `index`-th series (0-based). Up to twelve can be told apart; after that looks repeat shifted."""
     turn, place = divmod(index, len(COLOURS))
     return Series(COLOURS[place], MARKERS[(place + turn) % len(MARKERS)], LINES[(place + turn) % len(LINES)])
 
@@ -91,6 +101,23 @@ def house_style() -> Iterator[None]:
 def figure(width: float, height: float) -> Figure:
     """An empty figure of `width` x `height` inches with constrained layout. Call it inside `house_style()`."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def log_ticks(axes: Axes) -> None:
+    """A log y axis with plain numbers at 1, 2 and 5 times each power of ten: its range may hold only one of these."""
+    from matplotlib.ticker import LogLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+
+
+def note(drawn: Figure, *texts: str) -> None:
+    """What the figure shows, above it, a line or more each; wrapped to the figure's width. Empty texts are left out."""
+    letters = int(18 * drawn.get_figwidth())
+    lines = [line for text in texts if text for line in textwrap.wrap(text, letters)]
+    drawn.suptitle("\n".join(lines), fontsize=7.5, color=MUTED)
 
 
 def si(number: float) -> str:

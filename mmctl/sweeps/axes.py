@@ -20,7 +20,9 @@ def expand(top: Section) -> tuple[tuple[Arm, ...], tuple[tuple[Arm, str], ...]]:
     An axis is `key: [first, ...]`; its first value is the baseline's. Keys are configuration keys, or
     `evaluate.remove_long_term` and `evaluate.delay` for changes at evaluation time.
     """
-    part = top.take("axes", reading.section)
+    for key in ("combine", "exclude"):
+        top.has(key)  # asked for, even if the axes are wrong already
+    part = reading.section(top, "axes", top.values["axes"])
     axes = {key: reading.list_of(_level, least=2)(part, key, values) for key, values in part.values.items()}
     if not axes:
         part.fail("", "expected at least one axis")
@@ -29,6 +31,8 @@ def expand(top: Section) -> tuple[tuple[Arm, ...], tuple[tuple[Arm, str], ...]]:
         _split(part, {key: values[0]})  # refuses keys that are not an ablation's to set
     combine = top.take("combine", reading.one_of(*COMBINE), "one-at-a-time")
     exclusions = top.take("exclude", reading.list_of(lambda s, k, v: _exclusion(s, k, v, axes)), [])
+    if combine is None or exclusions is None:
+        return (), ()
     arms, excluded = [], []
     hits = [0] * len(exclusions)
     for levels in _combinations(part, axes, combine):

@@ -1,19 +1,20 @@
-"""A claim of a paper as data: what is measured, between which arms, what was published, and what counts as no effect."""
+"""A claim as data: what is measured, between which arms, what was published, and what counts as no effect.
+
+Most are a paper's. A hypothesis of one's own is a claim without `published`.
+"""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from mmctl.errors import nearest
 from mmctl.sweeps import reading
+from mmctl.sweeps.metrics import RESULT_METRICS, SCORE
 from mmctl.sweeps.reading import Section
+from mmctl.sweeps.units import Scale, scale_of, unit_of
 
 EXPECTED = ("greater", "less", "no-effect", "range")
-
-RESULT_METRICS = ("train_loss", "held_out_loss", "parameters", "tokens", "seconds")
-"""Metrics of a run's own result; others are `diagnostics:<name>` or a suite's `<task>/<score>@<length>x`."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,19 @@ class Claim:
     metric: str
     treatment: str
     expected: str
-    published: Published
+    published: Published | None = None
+    """None for a hypothesis of one's own: nothing is published to compare with."""
     control: str | None = None
     suite: str | None = None
     margin: float | None = None
     """Largest absolute difference that counts as no effect, in the metric's unit."""
     range: tuple[float, float] | None = None
+    each: str | None = None
+    """"layer": a range is judged for every layer apart, `<metric>/layer<k>`, not for their mean."""
     stand_in: str | None = None
     """How our metric differs from the published one, where it does."""
+    caveat: str | None = None
+    """What a reader must know before comparing the two sides."""
 
     @property
     def directional(self) -> bool:
@@ -65,20 +71,11 @@ class Claim:
 
     @property
     def published_effect(self) -> float | None:
-        return self.published.in_metric_units(self.metric)
+        return None if self.published is None else self.published.in_metric_units(self.metric)
 
-
-def unit_of(metric: str) -> str:
-    """Unit of a metric by its name."""
-    if "/accuracy" in metric:
-        return "accuracy (0 to 1)"
-    if "bits-per-byte" in metric:
-        return "bits per byte"
-    if metric.startswith("text/loss"):
-        return "nats per byte"
-    if "loss" in metric:
-        return "nats"
-    return "exponent" if "alpha" in metric else ""
+    @property
+    def scale(self) -> Scale:
+        return scale_of(self.metric)
 
 
 def suite_of(metric: str) -> str | None:
@@ -90,21 +87,24 @@ def suite_of(metric: str) -> str | None:
 
 
 def read_claim(parent: Section, key: str, value: Any, arms: list[str]) -> Claim:
-    """A `claims` entry of a matrix whose arms are `arms`, strictly."""
+    """A `claims` entry of a matrix whose arms are `arms`, strictly. No arms: they are wrong themselves, which was said."""
     part = reading.section(parent, key, value)
+    arm = reading.one_of(*arms) if arms else reading.name
     expected = part.take("expected", reading.one_of(*EXPECTED))
     claim = Claim(
         id=part.take("id", reading.name),
         statement=part.take("statement", reading.text),
         metric=part.take("metric", _metric),
         suite=part.take("suite", _suite, None),
-        treatment=part.take("treatment", reading.one_of(*arms)),
-        control=part.take("control", reading.one_of(*arms), None),
+        treatment=part.take("treatment", arm),
+        control=part.take("control", arm, None),
         expected=expected,
         margin=part.take("margin", reading.positive, None),
         range=part.take("range", _range, None),
-        published=part.take("published", _published),
+        each=part.take("each", reading.one_of("layer"), None),
+        published=part.take("published", _published, None),
         stand_in=part.take("stand_in", reading.text, None),
+        caveat=part.take("caveat", reading.text, None),
     )
     part.done()
     if claim.suite is not None and claim.suite != suite_of(claim.metric):
@@ -115,9 +115,12 @@ def read_claim(parent: Section, key: str, value: Any, arms: list[str]) -> Claim:
             part.fail("range", "is missing: expected [low, high]")
         if claim.control is not None or claim.margin is not None:
             part.fail("control" if claim.control else "margin", "a range is one arm's own value: it takes neither")
+        if claim.each is not None and not claim.metric.startswith("diagnostics:"):
+            part.fail("each", f"layers have diagnostics of their own; {claim.metric} is of the whole model")
     else:
-        if claim.range is not None:
-            part.fail("range", f"belongs to expected: range, not {expected}")
+        for key, value in (("range", claim.range), ("each", claim.each)):
+            if value is not None:
+                part.fail(key, f"belongs to expected: range, not {expected}")
         if claim.control is None:
             part.fail("control", f"is missing: expected one of {', '.join(arms)}")
         if claim.margin is None:
@@ -162,12 +165,12 @@ def _metric(section: Section, key: str, value: Any) -> str:
     if metric in RESULT_METRICS or (metric.startswith("diagnostics:") and len(metric) > len("diagnostics:")):
         return metric
     task, slash, score = metric.partition("/")
-    if slash and task in TASKS and not re.fullmatch(r"[a-z0-9-]+@[1-9][0-9]*x", score):
+    if slash and task in TASKS and not SCORE.fullmatch(metric):
         section.fail(
             key, f'"{metric}": expected {task}/<score>@<multiple of the training length>x, such as {task}/loss@1x'
         )
-    if slash and score and task in {*TASKS, "train_loss"}:
-        return metric
+    if slash and score and task in {*TASKS, "train_loss", "held_out_loss"}:
+        return metric  # whether that task has that score is asked when the plan is made: see metrics.py
     examples = [*RESULT_METRICS, "diagnostics:bandwidth/alpha/long-term", *(f"{t}/accuracy@1x" for t in sorted(TASKS))]
     section.fail(key, f'"{metric}": no such metric{nearest(metric, examples, "such as")}')
 

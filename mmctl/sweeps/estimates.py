@@ -54,10 +54,10 @@ def table(plan: Plan, root: Path, jobs: int) -> tuple[list[dict[str, Any]], dict
             if row["trained"] and len(speeds) < SAMPLED:
                 speeds.append(row["training_flops"] / row["trained"] / run.config.training.threads)
         rows.append(row)
-    basis = f"speed of {len(speeds)} finished runs"
+    basis = f"speed of {_finished(speeds)}"
     if not speeds:
         speeds = _elsewhere(known)
-        basis = f"speed of {len(speeds)} finished runs of other sweeps"
+        basis = f"speed of {_finished(speeds)} of other sweeps"
     if not speeds:
         speeds, basis = [FLOPS_PER_SECOND], "a guess: nothing has run here yet"
     speed = statistics.median(speeds)
@@ -80,6 +80,10 @@ def table(plan: Plan, root: Path, jobs: int) -> tuple[list[dict[str, Any]], dict
         "basis": basis,
     }
     return rows, totals
+
+
+def _finished(speeds: list[float]) -> str:
+    return f"{len(speeds)} finished run{'s' * (len(speeds) != 1)}"
 
 
 def _seconds(folder: RunFolder) -> float | None:

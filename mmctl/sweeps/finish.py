@@ -1,14 +1,29 @@
-"""What a sweep leaves behind: results.json, numbers.csv, figures and report.md, each written atomically."""
+"""What a sweep leaves behind: results.json, numbers.csv, figures and report.md, each written atomically.
+
+Only what differs is written: the same numbers again leave every file, date and figure as it was.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mmctl.errors import MmctlError
 from mmctl.sweeps import figures, numbers, report
 from mmctl.sweeps.plan import Plan
 from mmctl.sweeps.results import collect
+
+
+@dataclass
+class Finished:
+    """The results as they stand on disk, what could not be drawn, and what had to be written (nothing, if all was there)."""
+
+    results: dict[str, Any]
+    problems: list[str]
+    written: list[str] = field(default_factory=list)
 
 
 def finish(
@@ -18,16 +33,40 @@ def finish(
     manifest: Mapping[str, Any],
     failures: Sequence[Mapping[str, Any]] = (),
     draw: bool = True,
-) -> tuple[dict[str, Any], list[str]]:
-    """Collect, judge and write everything. Returns (results, problems with figures)."""
-    from mmctl.runs.files import write_json, write_text
+) -> Finished:
+    """Collect, judge, and bring every file of the sweep up to date."""
+    from mmctl.runs.files import json_ready, write_json
 
-    results = collect(plan, root, manifest, failures)
+    results = json.loads(json.dumps(json_ready(collect(plan, root, manifest, failures))))
     folder.mkdir(parents=True, exist_ok=True)
-    # Numbers first: whatever happens while figures are drawn, they are there.
-    write_json(folder / "results.json", results)
-    write_text(folder / "numbers.csv", numbers.numbers_csv(results))
-    wanted = [name for matrix in plan.matrices for name in matrix.figures] if draw else []
-    drawn, problems = figures.draw(folder, wanted)
-    write_text(folder / "report.md", report.markdown(results, drawn))
-    return results, problems
+    before = _before(folder)
+    done = Finished(results, [])
+    if before is not None and {**before, "date": results["date"]} == results:
+        done.results = results = before
+    else:
+        # Numbers first: whatever happens while figures are drawn, they are there.
+        write_json(folder / "results.json", results)
+        done.written.append("results.json")
+    _write(folder / "numbers.csv", numbers.numbers_csv(results), done)
+    drawn = figures.draw(folder, [n for matrix in plan.matrices for n in matrix.figures] if draw else [], results)
+    done.problems += drawn.problems
+    done.written += [f"figure {name}" for name in drawn.anew]
+    _write(folder / "report.md", report.markdown(results, drawn.paths), done)
+    return done
+
+
+def _before(folder: Path) -> dict[str, Any] | None:
+    from mmctl.runs.files import read_object
+
+    try:
+        return read_object(folder / "results.json")
+    except MmctlError:  # none yet, or damaged: written anew
+        return None
+
+
+def _write(path: Path, text: str, done: Finished) -> None:
+    from mmctl.runs.files import write_text
+
+    if not path.is_file() or path.read_bytes() != text.encode("utf-8", "surrogateescape"):
+        write_text(path, text)
+        done.written.append(path.name)

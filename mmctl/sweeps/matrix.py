@@ -21,7 +21,8 @@ The whole of a small one, to be run by `mmctl ablate path/to/window.yaml`:
         control: baseline
         expected: less                          # greater, less, no-effect, or range with `range: [low, high]`
         margin: 0.01                            # the largest difference that counts as none
-        published: {source: none, metric: none, value: nothing published}
+        published:                              # left out for a hypothesis of one's own
+          {source: arXiv 2507.03285, metric: loss, value: "12 against 10", effect: -2, unit: points}
 """
 
 from __future__ import annotations
@@ -149,28 +150,30 @@ def load(path: Path) -> Matrix:
     name = top.take("name", reading.name)
     question = top.take("question", reading.text)
     baseline = top.take("baseline", _baseline)
+    arms: tuple[Arm, ...] = ()
+    excluded: tuple[tuple[Arm, str], ...] = ()
     if top.has("arms") == top.has("axes"):
-        top.fail("arms", "expected either arms or axes" + (", not both" if top.has("arms") else ""))
-    if top.has("arms"):
+        both = ", not both" if top.has("arms") else ""
+        top.attempt(lambda: top.fail("arms", f"expected either arms or axes{both}"), None)
+    elif top.has("arms"):
         for key in ("combine", "exclude"):
             if top.has(key):
                 top.fail(key, "belongs to axes; listed arms are simply not listed")
-        arms = tuple(top.take("arms", reading.list_of(_arm, least=2)))
-        excluded: tuple[tuple[Arm, str], ...] = ()
+        arms = tuple(top.take("arms", reading.list_of(_arm, least=2)) or ())
     else:
-        arms, excluded = expand(top)
-    reading.unique(top, "arms", (a.name for a in arms))
-    _check_references(top, arms)
+        arms, excluded = top.attempt(lambda: expand(top), ((), ()))
     seeds = top.take("seeds", reading.list_of(reading.whole, least=1), None)
+    known = [a.name for a in arms]
+    top.attempt(lambda: reading.unique(top, "arms", known), None)
+    claims = tuple(top.take("claims", reading.list_of(lambda s, k, v: read_claim(s, k, v, known)), []) or ())
+    figures = tuple(top.take("figures", reading.list_of(_figure), []) or ())
+    top.done()
+    _check_references(top, arms)
     if seeds is not None:
         reading.unique(top, "seeds", map(str, seeds))
         if min(seeds) < 0:
             top.fail("seeds", f"{min(seeds)}: expected 0 or more")
-    known = [a.name for a in arms]
-    claims = tuple(top.take("claims", reading.list_of(lambda s, k, v: read_claim(s, k, v, known)), []))
     reading.unique(top, "claims", (c.id for c in claims))
-    figures = tuple(top.take("figures", reading.list_of(_figure), []))
-    top.done()
     return Matrix(
         name=name,
         question=question,

@@ -25,6 +25,8 @@ def numbers_csv(results: Mapping[str, Any]) -> str:
         "n",
         "source",
         "verdict",
+        "chance",
+        "start",
     ]
     writer = csv.DictWriter(text, names, lineterminator="\n", restval="")
     writer.writeheader()
@@ -35,6 +37,7 @@ def numbers_csv(results: Mapping[str, Any]) -> str:
                 writer.writerow({**base, "kind": "cost", **row})
             for metric, summary in arm["scores"].items():
                 own = {**base, "metric": metric, "unit": summary["unit"], "source": summary["source"]}
+                own |= {"chance": _or_empty(summary["chance"]), "start": _or_empty(arm["start"].get(metric))}
                 for seed, entry in summary["seeds"].items():
                     low, high = entry["interval"] or ("", "")
                     n = "" if entry["examples"] is None else entry["examples"]
@@ -56,8 +59,20 @@ def numbers_csv(results: Mapping[str, Any]) -> str:
                 "unit": claim["unit"],
             }
             row |= {"value": difference["mean"], "low": low, "high": high, "n": difference["n"]}
-            writer.writerow({**row, "source": claim["id"], "verdict": claim["verdict"]})
+            writer.writerow(
+                {**row, "source": claim["id"], "verdict": claim["verdict"], "start": _or_empty(claim["start"])}
+            )
+            for part in claim["parts"]:
+                difference = part["difference"] or {"mean": "", "interval": None, "n": 0}
+                low, high = difference["interval"] or ("", "")
+                values = {"value": difference["mean"], "low": low, "high": high, "n": difference["n"]}
+                about = {"metric": part["metric"], "source": claim["id"], "verdict": part["verdict"]}
+                writer.writerow({**row, **about, **values, "kind": "part", "start": _or_empty(part["start"])})
     return text.getvalue()
+
+
+def _or_empty(value: Any) -> Any:
+    return "" if value is None else value
 
 
 def _cost_rows(arm: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,11 +1,15 @@
-"""Strict reading of a YAML file: every key is known and of its kind, or there is one line saying which is not and why."""
+"""Strict reading of a YAML file: every key is known and of its kind, or there is one line saying which are not and why.
+
+What is wrong in several places is said together: `take` keeps a section's problems and goes on, `done` raises them all.
+What compares values with each other comes after `done`, when there are none.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from mmctl.errors import UsageError, nearest
 
@@ -13,50 +17,97 @@ LARGEST = 1_000_000
 """Bytes beyond which a file is not a matrix."""
 
 
+MOST_SAID = 8
+"""Problems named in one line."""
+
+T = TypeVar("T")
+
+
+class Problems(UsageError):
+    """What is wrong with a file: `items`, each "place: message"."""
+
+    def __init__(self, file: Path | str, items: list[str]) -> None:
+        super().__init__(together(file, items))
+        self.items = items
+
+
+def together(file: Path | str, items: list[str]) -> str:
+    """One line for one problem or several."""
+    prefix = f"{file}: " if str(file) else ""
+    if len(items) == 1:
+        return prefix + items[0]
+    said = "; ".join(f"({i}) {item}" for i, item in enumerate(items[:MOST_SAID], 1))
+    more = f"; and {len(items) - MOST_SAID} more" if len(items) > MOST_SAID else ""
+    return f"{prefix}{len(items)} errors: {said}{more}"
+
+
+def distinct(problems: list[str]) -> list[str]:
+    """Problems of arms, "ablation/arm: message": one message once, however many arms it befalls."""
+    return list({problem.partition(": ")[2] or problem: problem for problem in reversed(problems)}.values())[::-1]
+
+
 class Section:
-    """A mapping of a YAML file under a dotted path. `take` consumes keys; `done` refuses what is left over."""
+    """A mapping of a YAML file under a dotted path. `take` consumes keys; `done` refuses what is left over or wrong."""
 
     def __init__(self, file: Path | str, where: str, values: Any) -> None:
         self.file, self.where = file, where
+        self.values: dict[str, Any] = {}
+        self.asked: list[str] = []
+        self.problems: list[str] = []
         if not isinstance(values, Mapping):
             self.fail("", f"expected a mapping of keys, got {kind(values)}")
-        self.values: dict[str, Any] = {}
         for key, value in values.items():
             if not isinstance(key, str):
                 self.fail("", f"expected text as keys, got {kind(key)} {key!r}")
             self.values[key] = value
-        self.asked: list[str] = []
 
     def fail(self, key: str, message: str) -> NoReturn:
         place = ".".join(p for p in (self.where, key) if p)
-        text = f"{self.file}: {place}: {message}" if place else f"{self.file}: {message}"
-        raise UsageError(" ".join(text.split()))
+        raise Problems(self.file, [" ".join((f"{place}: {message}" if place else message).split())])
 
     def has(self, key: str) -> bool:
         self.asked.append(key)
         return key in self.values
 
+    def attempt(self, what: Callable[[], T], otherwise: T) -> T:
+        """what(), or `otherwise` with its problems kept for `done`."""
+        try:
+            return what()
+        except Problems as error:
+            self.problems += [item for item in error.items if item not in self.problems]
+            return otherwise
+
     def take(self, key: str, check: Callable[[Section, str, Any], Any], default: Any = ...) -> Any:
-        """The key's value through `check`, or `default`; without a default the key must be there."""
+        """The key's value through `check`, or `default`; without a default the key must be there.
+
+        None where that fails: the problem is kept, and raised by `done`.
+        """
+        return self.attempt(lambda: self._take(key, check, default), None)
+
+    def _take(self, key: str, check: Callable[[Section, str, Any], Any], default: Any) -> Any:
         self.asked.append(key)
         if key not in self.values or (self.values[key] is None and default is not ...):
             if default is ...:
                 # A mistyped key explains a missing one better than its absence does.
                 stray = [k for k in self.values if k not in self.asked]
-                close = nearest(key, stray) if stray else ""
-                self.fail(key, "is missing" + (close if "did you mean" in close else ""))
+                close = _suggest(key, stray) if stray else ""
+                self.asked += [k for k in stray if f'"{k}"' in close]
+                self.fail(key, "is missing" + close)
             return default
         return check(self, key, self.values[key])
 
     def done(self) -> None:
+        """Raise what `take` found wrong, and the keys that nobody asked for."""
         for key in self.values:
             if key not in self.asked:
-                self.fail(key, f"no such key{nearest(key, self.asked, 'keys')}")
+                self.attempt(lambda key=key: self.fail(key, f"no such key{nearest(key, self.asked, 'keys')}"), None)
+        if self.problems:
+            raise Problems(self.file, self.problems)
 
 
 def load(path: Path) -> Section:
     """The file as a Section. UsageError, one line, if it cannot be read as YAML (through OmegaConf: 1e-3 is a number)."""
-    from omegaconf import OmegaConf
+    from mmctl import plain
 
     try:
         if path.stat().st_size > LARGEST:
@@ -67,8 +118,7 @@ def load(path: Path) -> Section:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
     try:
-        tree = OmegaConf.create(text) if text.strip() else OmegaConf.create({})
-        values = OmegaConf.to_container(tree, resolve=False)
+        values = plain.load(text)
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply") from None
     except Exception as error:
@@ -143,7 +193,15 @@ def list_of(check: Callable[[Section, str, Any], Any], least: int = 0) -> Callab
             section.fail(key, f"expected a list, got {kind(value)}")
         if len(value) < least:
             section.fail(key, f"expected at least {least} item{'s' * (least != 1)}, got {len(value)}")
-        return [check(section, f"{key}[{i}]", item) for i, item in enumerate(value)]
+        items, problems = [], []
+        for i, item in enumerate(value):
+            try:
+                items.append(check(section, f"{key}[{i}]", item))
+            except Problems as error:
+                problems += error.items
+        if problems:
+            raise Problems(section.file, problems)
+        return items
 
     return read
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mmctl.sweeps import words
+from mmctl.sweeps.comparing import CHANCE_MARGIN
+from mmctl.sweeps.costs import TOLERANCE
+from mmctl.sweeps.units import scale_of
+from mmctl.sweeps.verdicts import MEANINGS
 from mmctl.sweeps.words import MISSING
 
 MOST_COLUMNS = 6
 """Arms beyond which a table of scores has a row an arm instead of a column."""
 
 RULES = """\
-Differences are paired by seed (treatment minus control); intervals are 95% (Student's t over seeds; for a single seed a
-paired bootstrap over examples). `reproduced`: the interval, Holm-corrected over this report's claims of a direction, lies on
-the published side of 0; `opposite`: on the other. `no effect`: the 95% interval lies within the claim's margin; a claim of no
-effect, or of a range, is `reproduced` when the 95% interval lies within its margin or range. `underpowered`: fewer than
-3 seeds, or an interval wider than the published effect (or than the whole margin). Else the direction is said, and that it
-is not significant. Hyper-parameters were not chosen on any reported number."""
+Every difference is paired by seed, treatment minus control; n is the number of seeds. Intervals are 95% (unless said to be
+corrected): Student's t over seeds, but never narrower than the interval over the held-out examples alone, which all seeds
+share; for a single seed a paired bootstrap over examples. Claims of a direction are tested against 0, two-sided, and
+corrected by Holm's procedure over the {family} of them in this report; claims of no effect and of a range are intervals
+against the margin or range stated with the claim, uncorrected. Hyper-parameters were not chosen on any reported number.
+Accuracies are in percent, their differences in percentage points. "Unmatched": parameters, FLOPs or training tokens of the
+two arms differ by more than {tolerance:g}%."""
 
 
 def markdown(results: Mapping[str, Any], figures: Mapping[str, str] | None = None) -> str:
@@ -41,19 +47,17 @@ def _header(results: Mapping[str, Any]) -> Iterator[str]:
         else "; ".join(f"{k}: {v}" for k, v in seeds.items())
     )
     states = Counter(run["state"] for run in results["runs"])
-    earlier = len(results["finished_before"])
-    before = (
-        f"when {earlier} of its {len(results['runs'])} runs were finished already"
-        if earlier
-        else "before the first run"
-    )
+    costs = [arm["cost"] for ablation in results["ablations"] for arm in ablation["arms"]]
     yield f"# Ablations of Memory Mosaics: {results['profile']} profile"
     yield "\n".join(
         [
             f"- Sweep: `{results['sweep']}`, preset `{results['preset']}`, seeds {said}",
+            f"- Scale: {_between(c['parameters'] for c in costs)} parameters, {_between(c['training_tokens'] for c in costs)} "
+            "training tokens a run; verdicts are about this scale",
             f"- Runs: {', '.join(f'{count} {state}' for state, count in states.most_common())}",
             f"- Machine: {machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}",
-            f"- Date: {results['date']}; claims registered {results['registered']}, {before}",
+            f"- Date: {results['date']}",
+            f"- Pre-registration: {_registration(results)}",
             "- Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()),
             f"- Command: `{results['command']}`",
         ]
@@ -62,8 +66,42 @@ def _header(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"`{key}` does not exist in the models of {', '.join(arms)} and was passed over there."
 
 
+def _between(counts: Iterable[float]) -> str:
+    ordered = sorted(set(counts))
+    return " to ".join(words.large(c) for c in dict.fromkeys((ordered[0], ordered[-1])))
+
+
+def _registration(results: Mapping[str, Any]) -> str:
+    """What the manifest fixed and when, and what is not as it was then."""
+    claims = [c for a in results["ablations"] for c in a["claims"]]
+    earlier, runs = len(results["finished_before"]), len(results["runs"])
+    before = f"when {earlier} of {runs} runs were finished already" if earlier else "before the first run"
+    text = f"metric, direction, margin and seeds of every claim fixed {results['registered']}, {before}, with the "
+    text += "SHA-256 of their file (at each ablation). "
+    changed = sum(bool(c["registered"]) for c in claims)
+    text += f"{changed} of {len(claims)} claims are not as they were then, and are marked. " if changed else ""
+    text += "" if changed else "No claim has changed since. "
+    recorded = results["analysis_registered"]
+    if recorded is None:
+        return text + "The rules of analysis were not recorded then."
+    rules = [k for k, v in results["analysis"].items() if recorded.get(k) != v]
+    return text + (
+        f"Rules of analysis changed since: {', '.join(rules)}." if rules else "Nor have the rules of analysis."
+    )
+
+
+def _file(ablation: Mapping[str, Any]) -> str:
+    """The ablation's file with its hash, beside the registered one."""
+    now, then = ablation["sha256"], ablation["sha256_registered"]
+    same = "as registered" if now == then else f"registered as `{then}`" if then else "not registered"
+    return f"File: `{ablation['file']}`, SHA-256 `{now}`, {same}."
+
+
 def _summary(results: Mapping[str, Any]) -> Iterator[str]:
     yield "## Verdicts"
+    counts = Counter(c["verdict"] for a in results["ablations"] for c in a["claims"])
+    if counts:
+        yield f"{counts.total()} claims: " + ", ".join(f"{n} {word}" for word, n in counts.most_common()) + "."
     rows = [
         [f"[{a['name']}](#{a['name']}): {c['statement']}", words.published(c), words.ours(c), _verdict(c)]
         for a in results["ablations"]
@@ -72,36 +110,38 @@ def _summary(results: Mapping[str, Any]) -> Iterator[str]:
     if not rows:
         yield "These ablations make no claims."
         return
-    yield words.table(["claim", "published", "ours (difference, 95% interval)", "verdict"], rows)
-    yield RULES
+    yield words.table(["claim", "published", "ours (mean, 95% interval)", "verdict"], rows)
+    yield RULES.format(family=results["family"], tolerance=100 * TOLERANCE)
+    said = {c["verdict"] for a in results["ablations"] for c in a["claims"]}
+    said |= {p["verdict"] for a in results["ablations"] for c in a["claims"] for p in c["parts"]}
+    yield "The words of the verdicts, by fixed rules:\n\n" + "\n".join(
+        f"- **{word}**: {meaning}." for word, meaning in MEANINGS.items() if word in said
+    )
 
 
 def _verdict(claim: Mapping[str, Any]) -> str:
-    marks = [f"**{claim['verdict']}**"]
-    if claim["unmatched"]:
-        marks.append("unmatched comparison")
-    if claim["at_chance"]:
-        marks.append("both arms at chance: neither learned the task, so this says little")
-    if claim["registered"]:
-        marks.append(f"claim {claim['registered']}")
-    return "; ".join(marks)
+    return "; ".join([f"**{claim['verdict']}**", *words.marks(claim)])
 
 
 def _ablation(ablation: Mapping[str, Any], figures: Mapping[str, str]) -> Iterator[str]:
     yield f"## {ablation['name']}"
     yield ablation["question"]
+    yield _file(ablation)
     yield "### Arms"
     yield _costs(ablation)
     if ablation["excluded"]:
         yield "Left out: " + "; ".join(f"{e['arm']} ({e['reason']})" for e in ablation["excluded"]) + "."
     yield "### Scores"
-    yield "Mean ± standard deviation over seeds (n)."
+    yield _scores_note(ablation)
     yield _scores(ablation)
     alpha = list(_alpha(ablation))
     if alpha:
         yield "### Learned bandwidth exponent alpha"
-        yield "Published: 0.2 to 0.4 (arXiv 2507.03285). Arms whose alpha is fixed at 0 are left out."
-        yield words.table(["arm", "memory", "alpha, mean ± sd over seeds"], alpha)
+        yield (
+            "Published: 0.2 to 0.4 (arXiv 2507.03285). Means over the heads of a layer: mean ± standard deviation over seeds "
+            "and 95% interval of the mean. Arms whose alpha is fixed at 0 are left out."
+        )
+        yield words.table(["arm", "memory", "layer", "before training", "after training", "n"], alpha)
     yield "### Claims"
     for claim in ablation["claims"]:
         yield _claim(claim)
@@ -117,16 +157,33 @@ def _ablation(ablation: Mapping[str, Any], figures: Mapping[str, str]) -> Iterat
     yield _commands(ablation)
 
 
+def _matched(arm: Mapping[str, Any]) -> str:
+    against = arm["compared_to"]
+    if not against:
+        return ""
+    if arm["same_run"]:
+        return f"the same trained runs as {against}, read otherwise"
+    return f"unmatched with {against}: {', '.join(arm['unmatched'])}" if arm["unmatched"] else f"matched with {against}"
+
+
+def _delay(delay: Mapping[str, Any] | None) -> str:
+    """m in training and at evaluation, in tokens."""
+    if delay is None:
+        return "none"
+    low, high = delay["training"]
+    trained = f"{low} to {high}, drawn at each step" if low < high else f"{low}, fixed"
+    return f"{trained}; " + ("memory removed" if delay["evaluation"] is None else str(delay["evaluation"]))
+
+
 def _costs(ablation: Mapping[str, Any]) -> str:
     rows = []
+    ranged = any(arm["delay"] for arm in ablation["arms"])
     for arm in ablation["arms"]:
         cost = arm["cost"]
         finished = sum(run["state"] == "finished" for run in arm["runs"].values())
         unfinished = Counter(run["state"] for run in arm["runs"].values() if run["state"] != "finished")
         state = f"{finished}/{len(arm['runs'])} finished" + "".join(f", {n} {s}" for s, n in unfinished.items())
-        flag = f"unmatched with {arm['compared_to']}: {', '.join(arm['unmatched'])}" if arm["unmatched"] else ""
-        if not flag and arm["compared_to"]:
-            flag = f"matched with {arm['compared_to']}"
+        flag = _matched(arm)
         seconds = arm["scores"].get("seconds")
         rows.append(
             [
@@ -135,6 +192,7 @@ def _costs(ablation: Mapping[str, Any]) -> str:
                 words.large(cost["flops_per_token"]["published"]),
                 words.large(cost["flops_per_token"]["executed"]),
                 words.large(cost["training_tokens"]),
+                *([_delay(arm["delay"])] if ranged else []),
                 MISSING if seconds is None else f"{seconds['mean']:.0f} s",
                 state,
                 flag,
@@ -142,21 +200,37 @@ def _costs(ablation: Mapping[str, Any]) -> str:
         )
     context = ablation["arms"][0]["cost"]["context"]
     head = ["arm", "parameters", f"FLOPs/token at {context} (published)", f"FLOPs/token at {context} (executed)"]
-    return words.table([*head, "training tokens", "wall time a run", "runs", "compared"], rows)
+    m = ["m in training; at evaluation (tokens)"] if ranged else []
+    return words.table([*head, "training tokens", *m, "wall time a run (mean)", "runs", "compared"], rows)
+
+
+def _scores_note(ablation: Mapping[str, Any]) -> str:
+    counts = sorted({score["n"] for arm in ablation["arms"] for score in arm["scores"].values()})
+    n = " to ".join(str(c) for c in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
+    return (
+        f"Mean ± standard deviation over seeds and the mean's 95% interval (cut at 0 and 100%); n = {n} seeds. The arms see "
+        "the same held-out examples, so their differences, under Claims, are known better than these intervals suggest. "
+        f"@4x: at 4 times the training length. †: no more than {100 * CHANCE_MARGIN:g} points above chance: not learned."
+    )
 
 
 def _scores(ablation: Mapping[str, Any]) -> str:
     arms = ablation["arms"]
-    claimed = [c["metric"] for c in ablation["claims"]]
+    claimed = [c["metric"] for c in ablation["claims"] if not c["metric"].startswith("diagnostics:")]
     measured = list(dict.fromkeys(metric for arm in arms for metric in arm["scores"]))
     shown = words.order(measured)
     shown += [m for m in dict.fromkeys(claimed) if m not in shown]
     if len(arms) > MOST_COLUMNS:
         shown = list(dict.fromkeys(["train_loss", *claimed]))
-        rows = [[f"`{a['name']}`", *(words.score(a["scores"].get(m)) for m in shown)] for a in arms]
-        return words.table(["arm", *shown], rows)
-    rows = [[m, *(_score(arm, m) for arm in arms)] for m in shown]
-    return words.table(["metric", *(f"`{a['name']}`" for a in arms)], rows)
+        rows = [[f"`{a['name']}`", *(_score(a, m) for m in shown)] for a in arms]
+        return words.table(["arm", *(f"{m} ({scale_of(m).unit}; chance {_chance(arms, m)})" for m in shown)], rows)
+    rows = [[m, scale_of(m).unit, _chance(arms, m), *(_score(arm, m) for arm in arms)] for m in shown]
+    return words.table(["metric", "unit", "chance", *(f"`{a['name']}`" for a in arms)], rows)
+
+
+def _chance(arms: Sequence[Mapping[str, Any]], metric: str) -> str:
+    found = {a["scores"][metric]["chance"] for a in arms if metric in a["scores"]} - {None}
+    return " to ".join(scale_of(metric).value(c) for c in sorted(found)) or "none"
 
 
 def _score(arm: Mapping[str, Any], metric: str) -> str:
@@ -164,36 +238,59 @@ def _score(arm: Mapping[str, Any], metric: str) -> str:
     of_training = "@" not in metric
     if changed and of_training:
         return "as trained"
-    return words.score(arm["scores"].get(metric))
+    found = arm["scores"].get(metric)
+    mark = " †" if found and found["at_chance"] else ""
+    return words.score(found, scale_of(metric), 1.0 if "/accuracy" in metric else None) + mark
 
 
 def _alpha(ablation: Mapping[str, Any]) -> Iterator[list[str]]:
-    prefix = "diagnostics:bandwidth/alpha/"
+    pattern = re.compile(r"diagnostics:bandwidth/alpha/(?P<memory>[^/]+)/layer(?P<layer>\d+)")
     for arm in ablation["arms"]:
-        found = {m.removeprefix(prefix): s for m, s in arm["scores"].items() if m.startswith(prefix)}
-        for memory in sorted(found):
+        found = [(m, summary) for name, summary in arm["scores"].items() if (m := pattern.fullmatch(name))]
+        for match, summary in sorted(found, key=lambda f: (f[0]["memory"], int(f[0]["layer"]))):
             # Exactly 0 at every seed is a bandwidth that does not learn alpha, not a measurement.
-            if found[memory]["mean"] or found[memory]["sd"]:
-                yield [f"`{arm['name']}`", memory, words.score(found[memory])]
+            if summary["mean"] or summary["sd"]:
+                scale, start = scale_of(match[0]), arm["start"].get(match[0])
+                before = MISSING if start is None else scale.value(start)
+                after = words.score(summary, scale)
+                yield [f"`{arm['name']}`", match["memory"], match["layer"], before, after, str(summary["n"])]
 
 
 def _claim(claim: Mapping[str, Any]) -> str:
-    source = claim["published"]
+    source, scale = claim["published"], scale_of(claim["metric"])
+    most = 1.0 if "/accuracy" in claim["metric"] else None
+    said = f"{words.published(claim)} ({source['metric']}; {source['source']})" if source else words.UNPUBLISHED
+
+    def arm(which: str) -> str:
+        summary = claim[f"{which}_score"]
+        n = "" if summary is None else f" (n = {summary['n']})"
+        return f"{claim[which]} {words.score(summary, scale, most)} {scale.unit if summary else ''}".rstrip() + n
+
     lines = [
         f"- **{claim['statement']}** `{claim['id']}`",
-        f"  - Measured: {words.compared(claim)}; unit: {claim['unit'] or 'none'}.",
-        f"  - Published: {source['text']} ({source['metric']}; {source['source']}).",
-        f"  - Ours: {words.ours(claim)}; {claim['treatment']} {words.score(claim['treatment_score'])}"
-        + (f", {claim['control']} {words.score(claim['control_score'])}" if claim["control"] else "")
-        + ".",
-        f"  - Verdict: **{claim['verdict']}**: {claim['reason']}.",
+        f"  - Measured: {words.compared(claim)}.",
+        f"  - Published: {said}.",
     ]
+    if claim["parts"]:
+        lines.append("  - Ours:")
+        for part in claim["parts"]:
+            start = "" if part["start"] is None else f"; before training {scale.value(part['start'])}"
+            value = words.measured(part["difference"], scale, False)
+            lines.append(f"    - {part['part']}: {value}{start}: {part['verdict']}, {part['reason']}.")
+    else:
+        start = "" if claim["start"] is None or claim["control"] else f"; before training {scale.value(claim['start'])}"
+        arms = "; " + ", ".join(arm(w) for w in ("treatment", "control")) if claim["control"] else start
+        lines.append(f"  - Ours: {words.ours(claim)}{arms}.")
+    lines.append(f"  - Verdict: **{claim['verdict']}**: {claim['reason']}.")
     if claim["corrected_interval"] is not None:
         p = "" if claim["p_holm"] is None else f"; Holm-adjusted p = {claim['p_holm']:.3g}"
         level = f"{100 * claim['corrected_level']:.2f}%"
-        lines.append(f"  - Corrected interval ({level}): {words.interval(claim['corrected_interval'])}{p}.")
+        pair = words.interval(claim["corrected_interval"], scale)
+        lines.append(f"  - Corrected interval ({level}): {pair} {scale.of_difference}{p}.")
     if claim["stand_in"]:
         lines.append(f"  - Stand-in: {claim['stand_in']}")
+    if claim["caveat"]:
+        lines.append(f"  - Caveat: {claim['caveat']}")
     if claim["unmatched"]:
         lines.append(f"  - Unmatched comparison: {', '.join(claim['unmatched'])}.")
     if claim["registered"]:

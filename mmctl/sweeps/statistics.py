@@ -1,6 +1,7 @@
 """Paired statistics over seeds: arms share their seeds, so what is tested is the mean of the per-seed differences.
 
-Everything here takes plain numbers and gives plain numbers; how a number becomes a verdict is in verdicts.py.
+Everything here takes plain numbers and gives plain numbers; how a number becomes a verdict is in verdicts.py, and what
+the held-out examples behind a number contribute to its error in examples.py.
 """
 
 from __future__ import annotations
@@ -8,33 +9,83 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 LEVEL = 0.95
 """Confidence of every interval that is not said to be corrected."""
 
-RESAMPLES = 2000
-"""Bootstrap resamples for an interval over the examples of a single run."""
+
+@dataclass(frozen=True)
+class Sampling:
+    """Standard error that drawing `examples` held-out examples gives a mean over seeds, whatever its spread over seeds."""
+
+    error: float
+    examples: int
 
 
 @dataclass(frozen=True)
 class Summary:
-    """n numbers: their mean, standard deviation (n - 1; None for a single one) and the mean's t interval."""
+    """n numbers: their mean, standard deviation (n - 1; None for a single one) and the mean's 95% interval."""
 
     n: int
     mean: float
     sd: float | None
     interval: tuple[float, float] | None
+    error_from: str | None = None
+    """What sets the interval's width: "seeds" or "examples" (see `Estimate`)."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over n seeds with both of its errors: the spread over seeds, and the draw of the held-out examples.
+
+    Every seed is scored on the same examples, so the spread over seeds holds nothing of their sampling error, and of
+    saturated scores it is 0. Intervals are therefore Student's t over seeds (n - 1 degrees of freedom), but never narrower
+    than Student's t over the examples alone (examples - 1); p is the larger of the two tests'. Without spread and without
+    examples nothing is known.
+    """
+
+    mean: float
+    sd: float | None
+    n: int
+    sampling: Sampling | None = None
+
+    def half_widths(self, level: float = LEVEL) -> dict[str, float]:
+        """{"seeds" or "examples": half of that interval}; only of errors that are known."""
+        if self.sd is None:
+            return {}
+        found = {"seeds": quantile(level, self.n - 1) * self.sd / math.sqrt(self.n)} if self.sd > 0 else {}
+        if self.sampling is not None and self.sampling.error > 0:
+            found["examples"] = quantile(level, self.sampling.examples - 1) * self.sampling.error
+        return found
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
+        half = max(self.half_widths(level).values(), default=None)
+        return None if half is None else (self.mean - half, self.mean + half)
+
+    def error_from(self) -> str | None:
+        widths = self.half_widths()
+        return max(widths, key=widths.__getitem__) if widths else None
+
+    def p(self) -> float | None:
+        """Two-sided p-value of a mean of 0."""
+        from scipy.stats import t
+
+        tests = []
+        if self.sd:
+            tests.append((self.sd / math.sqrt(self.n), self.n - 1))
+        if self.sd is not None and self.sampling is not None and self.sampling.error > 0:
+            tests.append((self.sampling.error, self.sampling.examples - 1))
+        return max((2.0 * float(t.sf(abs(self.mean) / error, df)) for error, df in tests), default=None)
 
 
 @dataclass(frozen=True)
 class Difference:
     """Mean paired difference, treatment minus control, in the metric's unit.
 
-    `interval` is the 95% interval: Student's t over seeds (`over` = "seeds"), or for a single pair of runs a paired
-    bootstrap over their examples (`over` = "examples"), or None where neither can be had. `p` is the two-sided t-test's.
+    `interval` is the 95% interval (see `Estimate`; `over` = "seeds"), or for a single pair of runs a paired bootstrap over
+    their examples (`over` = "examples"), or None where neither can be had. `p` is the two-sided test's.
     """
 
     n: int
@@ -44,57 +95,57 @@ class Difference:
     p: float | None
     over: str = "seeds"
     seeds: tuple[int, ...] = ()
+    sampling: Sampling | None = None
+    error_from: str | None = None
+    """What sets the interval's width: "seeds" or "examples"."""
 
     def at(self, level: float) -> tuple[float, float] | None:
-        """The t interval at another confidence level; None where there is no spread over seeds."""
-        return None if self.sd is None else t_interval(self.mean, self.sd, self.n, level)
+        """The interval at another confidence level; None where no error is known."""
+        return Estimate(self.mean, self.sd, self.n, self.sampling).interval(level)
+
+
+def quantile(level: float, df: int) -> float:
+    """Student's two-sided quantile: 4.30 for 0.95 with 2 degrees of freedom."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.5 + level / 2, df))
 
 
 def t_interval(mean: float, sd: float, n: int, level: float = LEVEL) -> tuple[float, float]:
     """Student's interval for the mean of n numbers with standard deviation sd. Zero spread gives a point."""
-    from scipy.stats import t
-
-    half = float(t.ppf(0.5 + level / 2, n - 1)) * sd / math.sqrt(n) if sd > 0 else 0.0
+    half = quantile(level, n - 1) * sd / math.sqrt(n)
     return mean - half, mean + half
 
 
-def summarise(values: Sequence[float]) -> Summary | None:
+def summarise(values: Sequence[float], sampling: Sampling | None = None) -> Summary | None:
     """Mean, spread and interval of one arm's scores; None for no scores."""
     if not values:
         return None
-    mean, sd = _moments(values)
-    return Summary(len(values), mean, sd, None if sd is None else t_interval(mean, sd, len(values)))
+    found = Estimate(*_moments(values), len(values), sampling)
+    return Summary(found.n, found.mean, found.sd, found.interval(), found.error_from())
 
 
-def paired(treatment: Mapping[int, float], control: Mapping[int, float]) -> Difference | None:
-    """Difference over the seeds both arms have, {seed: score} each. None when they share none.
-
-    Without spread (every pair differs by the same amount) the interval is a point and p is 0, or 1 for no difference.
-    """
+def paired(
+    treatment: Mapping[int, float], control: Mapping[int, float], sampling: Sampling | None = None
+) -> Difference | None:
+    """Difference over the seeds both arms have, {seed: score} each. None when they share none."""
     seeds = tuple(sorted(treatment.keys() & control.keys()))
-    return _tested([treatment[s] - control[s] for s in seeds], seeds)
+    return _tested([treatment[s] - control[s] for s in seeds], seeds, sampling)
 
 
-def one_sample(values: Mapping[int, float]) -> Difference | None:
+def one_sample(values: Mapping[int, float], sampling: Sampling | None = None) -> Difference | None:
     """The same for one arm's own values, for claims that a quantity lies in a range (p is not used there)."""
     seeds = tuple(sorted(values))
-    return _tested([values[s] for s in seeds], seeds)
+    return _tested([values[s] for s in seeds], seeds, sampling)
 
 
-def _tested(values: Sequence[float], seeds: tuple[int, ...]) -> Difference | None:
+def _tested(values: Sequence[float], seeds: tuple[int, ...], sampling: Sampling | None) -> Difference | None:
     if not values:
         return None
-    n = len(values)
-    mean, sd = _moments(values)
-    if sd is None:
-        return Difference(n, mean, None, None, None, seeds=seeds)
-    if sd == 0.0:
-        p = 1.0 if mean == 0.0 else 0.0
-    else:
-        from scipy.stats import t
-
-        p = 2.0 * float(t.sf(abs(mean) / (sd / math.sqrt(n)), n - 1))
-    return Difference(n, mean, sd, t_interval(mean, sd, n), p, seeds=seeds)
+    one = Estimate(*_moments(values), len(values), sampling)
+    return Difference(
+        one.n, one.mean, one.sd, one.interval(), one.p(), seeds=seeds, sampling=sampling, error_from=one.error_from()
+    )
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float | None]:
@@ -142,41 +193,3 @@ def holm_adjusted(p_values: Sequence[float | None]) -> list[float | None]:
         running = max(running, min(1.0, p * (m - rank)))
         adjusted[index] = running
     return adjusted
-
-
-def bootstrap_difference(
-    treatment: Mapping[str, Any], control: Mapping[str, Any], *, seed: int = 0, resamples: int = RESAMPLES
-) -> tuple[tuple[float, float], bool] | None:
-    """95% percentile interval of treatment minus control over the examples of one run each, and whether it is paired.
-
-    Both are scores with per-example numerators and denominators (`correct`/`total` or `sum`/`count`); the score is the
-    ratio of their sums. Two runs evaluated on the same examples are resampled together. None without such lists.
-    """
-    a, b = _examples(treatment), _examples(control)
-    if a is None or b is None:
-        return None
-    together = a.shape == b.shape and bool(np.array_equal(a[1], b[1]))
-    rng = np.random.default_rng([seed, a.shape[1], b.shape[1]])
-    differences = np.empty(resamples)
-    for i in range(resamples):
-        pick = rng.integers(a.shape[1], size=a.shape[1])
-        other = pick if together else rng.integers(b.shape[1], size=b.shape[1])
-        differences[i] = _ratio(a[:, pick]) - _ratio(b[:, other])
-    differences = differences[np.isfinite(differences)]
-    if not len(differences):
-        return None
-    low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return (float(low), float(high)), together
-
-
-def _examples(score: Mapping[str, Any]) -> np.ndarray | None:
-    """(2, n): per-example numerators and denominators."""
-    for over, under in (("correct", "total"), ("sum", "count")):
-        if isinstance(score.get(over), list) and isinstance(score.get(under), list) and score[over]:
-            return np.asarray([score[over], score[under]], dtype=np.float64)
-    return None
-
-
-def _ratio(examples: np.ndarray) -> float:
-    over, under = examples.sum(axis=1)
-    return float(over / under) if under else math.nan

@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mmctl.sweeps import words
+from mmctl.sweeps import verdicts, words
+from mmctl.sweeps.units import Scale, scale_of
 from mmctl.training.progress import clock
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-COLOURS = {"reproduced": "green", "opposite": "red", "no effect": "yellow", "not run": "dim", "underpowered": "dim"}
+COLOURS = {
+    verdicts.REPRODUCED: "green",
+    verdicts.SUPPORTED: "green",
+    verdicts.INSIDE: "green",
+    verdicts.OPPOSITE: "red",
+    verdicts.POSITIVE: "red",
+    verdicts.NEGATIVE: "red",
+    verdicts.OUTSIDE: "red",
+    verdicts.PARTLY: "red",
+    verdicts.NO_EFFECT: "yellow",
+    verdicts.UNMOVED: "yellow",
+    verdicts.AT_CHANCE: "yellow",
+    verdicts.NOT_RUN: "dim",
+    verdicts.UNDERPOWERED: "dim",
+    verdicts.INCONCLUSIVE: "dim",
+}
 
 
 def verdict_table(results: Mapping[str, Any]) -> Table:
@@ -21,33 +37,37 @@ def verdict_table(results: Mapping[str, Any]) -> Table:
 
     table = Table(title=f"{results['sweep']}: verdicts", title_justify="left", expand=False)
     for name in ("claim", "published", "ours [95% interval]", "unit", "n", "verdict"):
-        table.add_column(name, justify="right" if name == "n" else "left", overflow="fold")
+        most = 28 if name == "published" else None  # the longest words, and the ones best read in the report
+        table.add_column(name, justify="right" if name == "n" else "left", overflow="fold", max_width=most)
+    starred = False
     for ablation in results["ablations"]:
         for claim in ablation["claims"]:
-            difference = claim["difference"]
-            signed = claim["control"] is not None
-            value = words.MISSING
-            if difference is not None:
-                value = f"{difference['mean']:{'+' if signed else ''}.3f}"
-                pair = difference["interval"]
-                value += (
-                    ""
-                    if pair is None
-                    else f" [{pair[0]:{'+' if signed else ''}.3f}, {pair[1]:{'+' if signed else ''}.3f}]"
-                )
-            mark = (" *" if claim["unmatched"] else "") + (" (both at chance)" if claim["at_chance"] else "")
+            scale, signed = scale_of(claim["metric"]), claim["control"] is not None
+            values = [(p["part"] + " ", p["difference"]) for p in claim["parts"]] or [("", claim["difference"])]
+            star = " *" if words.marks(claim) else ""
+            starred = starred or bool(star)
+            n = claim["difference"]["n"] if claim["difference"] else 0
             table.add_row(
                 Text(f"{ablation['name']}/{claim['id']}"),
                 Text(words.published(claim)),
-                Text(value),
-                Text(claim["unit"].partition(" (")[0]),
-                Text(str(difference["n"] if difference else 0)),
-                Text(claim["verdict"] + mark, style=COLOURS.get(claim["verdict"], "")),
+                Text("\n".join(layer + _value(difference, scale, signed) for layer, difference in values)),
+                Text(scale.of_difference if signed else scale.unit),
+                Text(str(n)),
+                Text(claim["verdict"] + star, style=COLOURS.get(claim["verdict"], "")),
             )
         table.add_section()
-    if any(c["unmatched"] for a in results["ablations"] for c in a["claims"]):
-        table.caption = "* parameters, FLOPs or tokens differ by more than 1%: see the report"
+    table.caption = (
+        "mean of treatment minus control over n seeds, 95% intervals; verdicts on a direction: Holm-corrected over this "
+        f"report's {results['family']} such claims" + ("; *: see the report for a remark" if starred else "")
+    )
+    table.caption_justify = "left"
     return table
+
+
+def _value(difference: Mapping[str, Any] | None, scale: Scale, signed: bool) -> str:
+    if difference is None:
+        return words.MISSING
+    return f"{scale.value(difference['mean'], signed)} {words.interval(difference['interval'], scale, signed)}"
 
 
 def plan_table(rows: Sequence[Mapping[str, Any]], totals: Mapping[str, Any]) -> Table:

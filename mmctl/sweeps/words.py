@@ -6,7 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmctl.sweeps.units import Scale, scale_of
+
 MISSING = "missing"
+UNPUBLISHED = "no published value"
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -36,46 +39,94 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def score(summary: Mapping[str, Any] | None) -> str:
-    """Mean ± standard deviation over seeds (n)."""
+def score(summary: Mapping[str, Any] | None, scale: Scale, most: float | None = None) -> str:
+    """Mean ± standard deviation over seeds and the mean's 95% interval, in the scale's unit, which is not repeated.
+
+    most: the largest value there can be (an interval around a mean near it would reach beyond); 0 is then the smallest.
+    """
     if summary is None:
         return MISSING
-    spread = "" if summary["sd"] is None else f" ± {summary['sd']:.4f}"
-    return f"{number(summary['mean'])}{spread} (n = {summary['n']})"
+    said = scale.value(summary["mean"])
+    if summary["sd"] is not None:
+        said += f" ± {scale.value(summary['sd'])}"
+    pair = summary["interval"]
+    if pair is not None and most is not None:
+        pair = [min(max(end, 0.0), most) for end in pair]
+    return said + ("" if pair is None else f" {interval(pair, scale, signed=False)}")
 
 
-def interval(pair: Sequence[float] | None, signed: bool = True) -> str:
+def interval(pair: Sequence[float] | None, scale: Scale, signed: bool = True) -> str:
     if pair is None:
         return "no interval"
-    form = "+.4f" if signed else ".4f"
-    return f"[{pair[0]:{form}}, {pair[1]:{form}}]"
+    return f"[{scale.value(pair[0], signed)}, {scale.value(pair[1], signed)}]"
+
+
+def seeds(difference: Mapping[str, Any]) -> str:
+    """n, and what the interval's width comes from where that is not the spread over seeds."""
+    if difference["over"] != "seeds":
+        return f"n = {difference['n']} seed, interval over {difference['over']}"
+    examples = difference["sampling"]["examples"] if difference["error_from"] == "examples" else None
+    return f"n = {difference['n']} seeds" + (f"; interval from the {examples} held-out examples" if examples else "")
+
+
+def measured(difference: Mapping[str, Any] | None, scale: Scale, signed: bool) -> str:
+    """A mean with its 95% interval, unit and n."""
+    if difference is None:
+        return MISSING
+    unit = scale.of_difference if signed else scale.unit
+    value = f"{scale.value(difference['mean'], signed)} {interval(difference['interval'], scale, signed)}"
+    return f"{value} {unit}".rstrip() + f" ({seeds(difference)})"
 
 
 def ours(claim: Mapping[str, Any]) -> str:
-    """Our side of a claim: the mean paired difference (or the arm's own mean) with its 95% interval and n."""
-    difference = claim["difference"]
-    if difference is None:
-        return MISSING
-    signed = claim["control"] is not None
-    value = f"{difference['mean']:+.4f}" if signed else f"{difference['mean']:.4f}"
-    unit = "seeds" if difference["over"] == "seeds" else f"seed, interval over {difference['over']}"
-    measure = f" {claim['unit']}" if claim["unit"] else ""
-    return f"{value} {interval(difference['interval'], signed)}{measure} (n = {difference['n']} {unit})"
+    """Our side of a claim: the mean paired difference, or the arm's own mean (by layer, where judged so)."""
+    scale = scale_of(claim["metric"])
+    if claim["parts"]:
+        return "; ".join(f"{p['part']}: {measured(p['difference'], scale, False)}" for p in claim["parts"])
+    return measured(claim["difference"], scale, claim["control"] is not None)
 
 
 def published(claim: Mapping[str, Any]) -> str:
-    """The published values, with the published effect where there is one number for it."""
-    effect, unit = claim["published"]["effect"], claim["published"]["unit"]
-    return claim["published"]["text"] + ("" if effect is None else f" ({effect:+g} {unit})")
+    """The published values, with the published effect unless those words hold it already."""
+    source = claim["published"]
+    if source is None:
+        return UNPUBLISHED
+    effect = source["effect"]
+    if effect is None or f"{effect:+g}" in source["text"]:
+        return str(source["text"])
+    return f"{source['text']} ({effect:+g} {source['unit']})"
+
+
+def marks(claim: Mapping[str, Any]) -> list[str]:
+    """What a reader must know beside the verdict."""
+    said = []
+    if claim["unmatched"]:
+        said.append(f"unmatched: {', '.join(claim['unmatched'])}")
+    difference = claim["difference"]
+    if difference is not None and difference["sd"] == 0.0 and not claim["parts"]:
+        said.append("the same at every seed")
+    low, high = claim["range"] or (0.0, 0.0)
+    starts = [s for s in [claim["start"], *(p["start"] for p in claim["parts"])] if s is not None]
+    if claim["range"] and any(low <= s <= high for s in starts) and claim["verdict"] != "not run":
+        said.append("its start value lies in the range")
+    if claim["registered"]:
+        said.append(f"claim {claim['registered']}")
+    if claim["caveat"]:
+        said.append("see its caveat")
+    return said
 
 
 def compared(claim: Mapping[str, Any]) -> str:
-    """What is measured between which arms."""
+    """What is measured between which arms, and what is expected."""
+    scale = scale_of(claim["metric"])
     if claim["control"] is None:
         low, high = claim["range"]
-        return f"{claim['metric']} of {claim['treatment']}, expected in [{low:g}, {high:g}]"
-    sign = {"greater": "> 0", "less": "< 0", "no-effect": f"within ±{claim['margin'] or 0:g}"}[claim["expected"]]
-    return f"{claim['metric']}, {claim['treatment']} minus {claim['control']}, expected {sign}"
+        layers = f", every {claim['each']} apart" if claim["each"] else ""
+        return f"`{claim['metric']}` of {claim['treatment']}{layers}, expected in [{low:g}, {high:g}]"
+    margin = scale.size(claim["margin"], "±")
+    sign = {"greater": "> 0", "less": "< 0", "no-effect": f"within {margin}"}[claim["expected"]]
+    counts = "" if claim["expected"] == "no-effect" else f" (within {margin} counts as no effect)"
+    return f"`{claim['metric']}`, {claim['treatment']} minus {claim['control']}, expected {sign}{counts}"
 
 
 def cell(text: str) -> str:

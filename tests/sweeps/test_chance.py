@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmctl.sweeps.results import at_chance
+from mmctl.sweeps.comparing import at_chance
 from mmctl.sweeps.scores import Number
 
 METRIC = "recall/accuracy@1x"

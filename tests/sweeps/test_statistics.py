@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from mmctl.sweeps.examples import bootstrap_difference, sampling
 from mmctl.sweeps.statistics import (
-    bootstrap_difference,
+    Sampling,
     holm,
     holm_adjusted,
     one_sample,
@@ -60,12 +61,56 @@ def test_one_pair_has_no_spread_and_no_test() -> None:
     assert (found.n, found.mean, found.sd, found.interval, found.p) == (1, 0.75, None, None, None)
 
 
-@pytest.mark.parametrize(("difference", "p"), [(0.0, 1.0), (0.1, 0.0), (-0.1, 0.0)])
-def test_equal_differences_give_a_point(difference: float, p: float) -> None:
+@pytest.mark.parametrize("difference", [0.0, 0.1, -0.1])
+def test_equal_differences_without_examples_have_no_interval(difference: float) -> None:
+    """No spread and nothing else to take an error from is not certainty."""
     found = one_sample({0: difference, 1: difference, 2: difference})
     assert found is not None
-    assert found.interval == (difference, difference)
-    assert (found.sd, found.p) == (0.0, p)
+    assert (found.sd, found.interval, found.p, found.at(0.99)) == (0.0, None, None, None)
+    summary = summarise([difference] * 3)
+    assert summary is not None
+    assert summary.interval is None
+
+
+def test_an_interval_is_never_narrower_than_that_of_the_examples() -> None:
+    """Three seeds, sd 0.01: half width 4.3027 x 0.01 / sqrt(3) = 0.0248 over seeds; 1.979 x 0.02 = 0.0396 over 128 examples."""
+    values = {0: 0.09, 1: 0.10, 2: 0.11}
+    seeds = one_sample(values)
+    wide = one_sample(values, Sampling(0.02, 128))
+    narrow = one_sample(values, Sampling(0.001, 128))
+    assert seeds is not None
+    assert wide is not None
+    assert narrow is not None
+    half = float(stats.t.ppf(0.975, 127)) * 0.02
+    assert wide.interval == pytest.approx((0.1 - half, 0.1 + half))
+    assert wide.error_from == "examples"
+    # The seeds' t has the heavier tails: its p is the larger one here, and its interval the wider one at 99.9%.
+    assert wide.p == seeds.p
+    assert wide.at(0.999) == seeds.at(0.999)
+    noisy = one_sample(values, Sampling(0.1, 128))
+    assert noisy is not None
+    assert noisy.p == pytest.approx(2 * float(stats.t.sf(1.0, 127)))
+    assert narrow.interval == seeds.interval
+    assert (narrow.p, narrow.error_from) == (seeds.p, "seeds")
+
+
+def test_examples_give_an_interval_where_seeds_have_no_spread() -> None:
+    found = one_sample({0: 0.5, 1: 0.5, 2: 0.5}, Sampling(0.01, 32))
+    assert found is not None
+    half = float(stats.t.ppf(0.975, 31)) * 0.01
+    assert found.interval == pytest.approx((0.5 - half, 0.5 + half))
+    assert found.p == pytest.approx(2 * float(stats.t.sf(50, 31)))
+
+
+def test_both_tests_must_reject_for_the_corrected_interval_to_exclude_zero() -> None:
+    rng = np.random.default_rng(9)
+    found = []
+    for mean in rng.uniform(-0.2, 0.2, 60):
+        found.append(one_sample(dict(enumerate(rng.normal(mean, 0.05, 4))), Sampling(float(rng.uniform(0, 0.08)), 64)))
+    for difference, (rejected, level) in zip(found, holm([d.p for d in found if d is not None]), strict=True):
+        assert difference is not None
+        low, high = difference.at(level) or (0.0, 0.0)
+        assert (low > 0 or high < 0) == rejected
 
 
 def test_one_sample_equals_scipy() -> None:
@@ -145,6 +190,78 @@ def test_corrected_interval_excludes_zero_exactly_when_rejected() -> None:
 
 def score(correct: list[int], total: list[int]) -> dict[str, list[int]]:
     return {"correct": correct, "total": total}
+
+
+def test_sampling_error_of_a_mean_is_the_textbooks() -> None:
+    """One label an example: the standard error of a proportion, with n - 1."""
+    rng = np.random.default_rng(3)
+    right = rng.binomial(1, 0.7, 200)
+    found = sampling([score(right.tolist(), [1] * 200)])
+    assert found is not None
+    assert found.examples == 200
+    assert found.error == pytest.approx(right.std(ddof=1) / math.sqrt(200))
+
+
+def test_sampling_error_is_paired_and_averaged_over_seeds() -> None:
+    rng = np.random.default_rng(4)
+    total = [10] * 50
+    one, two = rng.integers(0, 10, (2, 50)), rng.integers(0, 10, (2, 50))
+    found = sampling([score(a.tolist(), total) for a in one], [score(b.tolist(), total) for b in two])
+    per_example = (one - two).mean(axis=0) / 10
+    assert found is not None
+    assert found.error == pytest.approx(per_example.std(ddof=1) / math.sqrt(50))
+
+
+def test_sampling_error_of_a_ratio_agrees_with_the_bootstrap() -> None:
+    """Unequal numbers of labels: the linearised error is that of resampling whole examples."""
+    rng = np.random.default_rng(5)
+    total = rng.integers(1, 40, 300)
+    correct = rng.binomial(total, 0.6)
+    other = rng.binomial(total, 0.5)
+    treatment, control = score(correct.tolist(), total.tolist()), score(other.tolist(), total.tolist())
+    found = sampling([treatment], [control])
+    resampled = bootstrap_difference(treatment, control)
+    assert found is not None
+    assert resampled is not None
+    (low, high), _ = resampled
+    assert 2 * 1.96 * found.error == pytest.approx(high - low, rel=0.08)
+
+
+def test_saturated_scores_are_no_certainty() -> None:
+    """All of 1000 labels right in both arms: the exact binomial bound on an error rate unseen is 1 - 0.025^(1/1000)."""
+    perfect = [score([10] * 100, [10] * 100)] * 3
+    found = sampling(perfect, perfect)
+    assert found is not None
+    assert found.error == pytest.approx(2 / 1000)
+    difference = one_sample({0: 0.0, 1: 0.0, 2: 0.0}, found)
+    assert difference is not None
+    assert difference.interval is not None
+    exact = 1 - 0.025 ** (1 / 1000)
+    assert exact < difference.interval[1] < 1.15 * exact
+
+
+def test_other_examples_in_each_arm_add_their_variances() -> None:
+    rng = np.random.default_rng(6)
+    a, b = rng.binomial(1, 0.7, 80), rng.binomial(1, 0.4, 60)
+    found = sampling([score(a.tolist(), [1] * 80)], [score(b.tolist(), [1] * 60)])
+    assert found is not None
+    assert found.error == pytest.approx(math.hypot(a.std(ddof=1) / math.sqrt(80), b.std(ddof=1) / math.sqrt(60)))
+    assert found.examples == 60
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        ([{}],),
+        ([{"value": 0.5}], [score([1], [1])]),
+        ([score([1, 0], [1, 1]), score([1, 0, 1], [1, 1, 1])],),
+        ([score([1], [1])],),
+        ([],),
+        ([score([0, 0], [0, 0])],),
+    ],
+)
+def test_no_sampling_error_without_shared_examples(sides: tuple) -> None:
+    assert sampling(*sides) is None
 
 
 def test_bootstrap_over_examples_is_paired() -> None:

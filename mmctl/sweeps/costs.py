@@ -1,0 +1,66 @@
+"""What an arm costs, and in what two arms differ besides what is being compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmctl.config import Config
+from mmctl.sweeps.cells import Cell, parameters
+from mmctl.sweeps.matrix import Arm, Matrix
+from mmctl.sweeps.plan import Plan
+
+TOLERANCE = 0.01
+"""Relative difference in parameters, FLOPs or tokens from which a comparison is called unmatched."""
+
+
+def cost(cell: Cell, arm: Arm) -> dict[str, Any]:
+    """Parameters, forward FLOPs per token by both conventions at the training length, and training tokens of an arm."""
+    return cost_of(cell.config, arm)
+
+
+def cost_of(config: Config, arm: Arm) -> dict[str, Any]:
+    from mmctl.models import flops
+
+    removed = arm.evaluate.remove_long_term
+    return {
+        "parameters": parameters(config, removed),
+        "context": config.data.length,
+        "flops_per_token": {
+            convention: flops.flops_per_token(
+                config.model, config.data.vocabulary, config.data.length, convention, removed
+            )
+            for convention in ("published", "executed")
+        },
+        "training_tokens": config.training.steps * config.data.batch * config.data.length,
+    }
+
+
+def unmatched(plan: Plan, matrix: Matrix, one: str, other: str) -> list[str]:
+    """In what two arms differ by more than `TOLERANCE`, in words: ["parameters +12.4%", ...].
+
+    Two readings of the same trained run match: what differs between them is what is being asked.
+    """
+    if plan.arms[matrix.name, one] == plan.arms[matrix.name, other]:
+        return []
+    a = cost(plan.cell(matrix.name, one), matrix.arm(one))
+    b = cost(plan.cell(matrix.name, other), matrix.arm(other))
+    pairs = {
+        "parameters": (a["parameters"], b["parameters"]),
+        "FLOPs per token (executed)": (a["flops_per_token"]["executed"], b["flops_per_token"]["executed"]),
+        "training tokens": (a["training_tokens"], b["training_tokens"]),
+    }
+    changes = {what: x / y - 1.0 for what, (x, y) in pairs.items()}
+    return [f"{what} {100 * change:+.1f}%" for what, change in changes.items() if abs(change) > TOLERANCE]
+
+
+def delays(config: Config, arm: Arm) -> dict[str, Any] | None:
+    """m, the long-term memory's delay in tokens: {training: [lowest, highest], evaluation}; None without such a memory.
+
+    training is drawn anew at every step where lowest < highest; evaluation is None where the memory is removed.
+    """
+    model: Any = config.model
+    if not hasattr(model, "delay_min") or not getattr(model, "long_term", True):
+        return None
+    highest = model.delay_max if model.long_term_mask == "stochastic" else model.delay_min
+    used = None if arm.evaluate.remove_long_term else arm.evaluate.delay or model.inference_delay
+    return {"training": [model.delay_min, highest], "evaluation": used}

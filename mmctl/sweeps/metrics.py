@@ -1,0 +1,124 @@
+"""Which metrics an arm will have: asked before anything runs, so that a claim with a wrong name is an error, not "not run"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from mmctl.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from mmctl.config import Config
+    from mmctl.sweeps.claims import Claim
+    from mmctl.sweeps.matrix import Matrix
+    from mmctl.sweeps.plan import Plan
+
+RESULT_METRICS = ("train_loss", "held_out_loss", "parameters", "tokens", "seconds")
+"""Metrics of a run's own result; others are `diagnostics:<name>` or a suite's `<task>/<score>@<length>x`."""
+
+SCORE = re.compile(r"(?P<task>[^/@]+)/(?P<score>[a-z0-9-]+)@(?P<multiple>[1-9][0-9]*)x")
+"""A suite's score."""
+
+LAYER = re.compile(r"/layer(\d+)$")
+
+
+def start_values(config: Config) -> dict[str, float]:
+    """{diagnostics:<name>: value before training} of a configuration's model: asked of a narrow one of as many layers."""
+    from mmctl import models
+    from mmctl.sweeps.cells import dwarf
+
+    return {f"diagnostics:{k}": v for k, v in models.build(dwarf(config, config.model.layers)).diagnostics().items()}
+
+
+def check_claims(plan: Plan, matrix: Matrix, typed: Iterable[str]) -> None:
+    """UsageError naming every claim of a matrix about a metric that its arms will not have."""
+    from mmctl.sweeps.reading import together
+
+    arms = {arm.name: plan.cell(matrix.name, arm.name).config for arm in matrix.arms}
+    problems = []
+    for i, claim in enumerate(matrix.claims):
+        try:
+            check(claim, arms, typed, f"claims[{i}]")
+        except UsageError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError(together(matrix.file, problems))
+
+
+def check(claim: Claim, arms: Mapping[str, Config], typed: Iterable[str], where: str) -> None:
+    """UsageError, with the nearest metric there is, for a claim about a metric that one of `arms` will not have.
+
+    typed: keys the user overrides. One that changes what is measured (data.mixture, evaluation.*) may leave a claim
+    unmeasured, which is then reported as not run; a name that no task has is an error all the same.
+    """
+    dropped = any(key == "data.mixture" or key.startswith(("data.mixture.", "evaluation.")) for key in typed)
+    for arm in dict.fromkeys(a for a in (claim.treatment, claim.control) if a in arms):
+        config = arms[arm]
+        valid = _valid(config, claim.metric)
+        wanted = [claim.metric]
+        if claim.each == "layer":
+            wanted = [m for m in valid if LAYER.sub("", m) == claim.metric and LAYER.search(m)]
+        if wanted and all(m in valid for m in wanted):
+            continue
+        if dropped and _could_be(claim.metric, config):
+            continue
+        layers = "no such metric by layer" if claim.each and claim.metric in valid else "no such metric"
+        raise UsageError(
+            f'{where}.metric: "{claim.metric}": {layers} of arm {arm}{nearest(claim.metric, valid, "such as")}'
+        )
+
+
+def _valid(config: Config, metric: str) -> list[str]:
+    tasks = config.data.tasks_in_mixture()
+    names = [*RESULT_METRICS, *(f"{loss}/{task}" for loss in ("train_loss", "held_out_loss") for task in tasks)]
+    if metric.startswith("diagnostics:"):
+        return [*names, *start_values(config)]
+    from mmctl.evaluation.suites import suite_tasks
+
+    measured = {task for suite in config.evaluation.suites for task in suite_tasks(suite)}
+    for task in tasks:
+        if task in measured:
+            scores = _scores(task, config)
+            names += [f"{task}/{score}@{k}x" for k in config.evaluation.lengths for score in scores]
+    return names
+
+
+def _could_be(metric: str, config: Config) -> bool:
+    """Whether the metric's task, scored as this configuration would score it, has a score of that name."""
+    parts = SCORE.fullmatch(metric)
+    try:
+        return parts is not None and parts["score"] in _scores(parts["task"], config)
+    except UsageError:  # the task does not fit this configuration, which does not train on it either
+        return True
+
+
+def _scores(task: str, config: Config) -> list[str]:
+    """Names of a task's scores: they depend on the task and the length alone, so one held-out sequence tells them."""
+    return list(_asked(task, _Key(config.data)))
+
+
+class _Key:
+    """Data by its content, as key of a cache: many arms share it."""
+
+    def __init__(self, data: Any) -> None:
+        self.data, self.content = data, repr(data)
+
+    def __hash__(self) -> int:
+        return hash(self.content)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and other.content == self.content
+
+
+@lru_cache(maxsize=64)
+def _asked(task: str, key: _Key) -> tuple[str, ...]:
+    import numpy as np
+
+    from mmctl.data import build_task
+
+    length = key.data.length
+    source = build_task(task, key.data)
+    batch = source.sample(np.random.default_rng(0), 1, length, "held-out")
+    return tuple(source.scores(batch, np.zeros((1, length)), np.zeros((1, length), dtype=bool)))

@@ -1,0 +1,55 @@
+"""Units of metrics, and how their numbers are written: accuracies in percent, their differences in percentage points.
+
+results.json and numbers.csv keep the metric's own unit (an accuracy from 0 to 1); what people read is scaled here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scale:
+    """`factor` times a number is what is shown, with `digits` decimals, in `unit`; differences in `of_difference`."""
+
+    unit: str
+    of_difference: str
+    factor: float = 1.0
+    digits: int = 4
+
+    def value(self, value: float, signed: bool = False) -> str:
+        """The bare number: a difference's with its sign, and for points one digit more than their percentages."""
+        if not signed:
+            return f"{self.factor * value:.{self.digits}f}"
+        return f"{self.factor * value:+.{self.digits + (self.factor != 1.0)}f}"
+
+    def size(self, value: float, sign: str = "") -> str:
+        """A width or margin with its unit, in three significant digits: "2 points", "±0.01 nats"."""
+        return f"{sign}{self.factor * value:.3g} {self.of_difference}".rstrip()
+
+
+ACCURACY = Scale("%", "points", 100.0, 1)
+
+
+def unit_of(metric: str) -> str:
+    """Unit of a metric's stored numbers, by its name."""
+    if "/accuracy" in metric:
+        return "accuracy (0 to 1)"
+    if "bits-per-byte" in metric:
+        return "bits per byte"
+    if metric.startswith("text/loss"):
+        return "nats per byte"
+    if "loss" in metric:
+        return "nats"
+    if metric == "seconds":
+        return "s"
+    return "exponent" if "alpha" in metric else ""
+
+
+def scale_of(metric: str) -> Scale:
+    """How numbers of a metric are written."""
+    if "/accuracy" in metric:
+        return ACCURACY
+    unit = unit_of(metric)
+    return Scale("", "") if unit == "exponent" else Scale(unit, unit)

@@ -1,0 +1,60 @@
+"""Small multiples: one row of panels an ablation, one line an arm, the legend beside its row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mmctl.errors import UsageError, nearest
+
+from . import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH, ROW = 7.4, 1.75
+"""Inches: a page's width, a row's height."""
+
+
+def ablations(results: Mapping[str, Any], wanted: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The ablations named, in the sweep's order; all without names. UsageError with the nearest name."""
+    known = [a["name"] for a in results["ablations"]]
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f'--ablation "{name}": not in this sweep{nearest(name, known, "ablations")}')
+    return [a for a in results["ablations"] if not wanted or a["name"] in wanted]
+
+
+def panels(rows: Sequence[str], columns: Sequence[str], *notes: str) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of rows x columns panels with the columns' titles above, the rows' names on the left and the notes on top. Call
+    it inside `house_style()`."""
+    drawn = style.figure(WIDTH, 0.75 + ROW * len(rows))
+    grid = drawn.subplots(len(rows), len(columns), squeeze=False)
+    for place, title in enumerate(columns):
+        grid[0][place].set_title(title, loc="left", fontsize=8)
+    for place, name in enumerate(rows):
+        grid[place][0].annotate(
+            name, (0, 0.5), xytext=(-42, 0), xycoords="axes fraction", textcoords="offset points", rotation=90,
+            ha="center", va="center", fontsize=8.5, fontweight="bold", color=style.INK,
+        )  # fmt: skip
+    style.note(drawn, *notes)
+    return drawn, [list(row) for row in grid]
+
+
+def legend(axes: Axes, labels: Sequence[str]) -> None:
+    """The arms of a row, in their looks, right of its last panel."""
+    from matplotlib.lines import Line2D
+
+    looks = [style.series(i) for i in range(len(labels))]
+    handles = [
+        Line2D([], [], color=k.colour, marker=k.marker, linestyle=k.line, label=label, markersize=4)
+        for k, label in zip(looks, labels, strict=True)
+    ]
+    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.03, 0.5), fontsize=7, handlelength=2.6)
+
+
+def seeds(counts: Sequence[int]) -> str:
+    """How many seeds stand behind the numbers: "n = 3" or "n = 1 to 3"."""
+    low, high = min(counts), max(counts)
+    return f"n = {low}" if low == high else f"n = {low} to {high}"
