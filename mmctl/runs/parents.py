@@ -173,6 +173,11 @@ def parent_run(root: Path, name: str, tags: Mapping[str, str] | None = None, fol
     return Parent(root, folder or root / "sweeps" / names.safe_name(name), name, tags).start()
 
 
+def finished(folder: Path, name: str) -> bool:
+    """Whether the sweep in `folder` has a parent run `name` that is recorded as finished. Reads only."""
+    return bool(_records(folder).get(name, {}).get("state") == "finished")
+
+
 def parents(root: Path) -> Iterator[Parent]:
     """All that are recorded under runs/sweeps."""
     for path in sorted(root.glob("sweeps/*/mlflow.json")):
