@@ -141,21 +141,11 @@ class Cache:
             "documents": documents,
             "before": before,
             "stored": self.documents,
-            "first": self._firsts(count),
+            "first": document_firsts(self.documents, count),
             "position": position,
             "delay": self.delay,
             "remove_long_term": self.remove_long_term,
         }
-
-    def _firsts(self, count: int) -> Tensor | None:
-        """Position (B, count) at which the document of each of the newest tokens starts; None without documents."""
-        ids = self.documents
-        if ids is None:
-            return None
-        begins = torch.ones_like(ids, dtype=torch.bool)
-        begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
-        starts = torch.where(begins, torch.arange(ids.shape[1], device=ids.device), 0).cummax(dim=1).values
-        return starts[:, -count:]
 
     def bytes(self) -> int:
         """Bytes of everything held, without the room for tokens to come."""
@@ -167,6 +157,16 @@ class Cache:
         if self.documents is not None:
             self.documents = self.documents[rows]
         self.layers = [_changed(layer, lambda t: t[rows]) for layer in self.layers]
+
+
+def document_firsts(ids: Tensor | None, count: int) -> Tensor | None:
+    """Position (B, count) at which the document of each of the last `count` positions starts, of ids (B, n); None for None."""
+    if ids is None:
+        return None
+    begins = torch.ones_like(ids, dtype=torch.bool)
+    begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    starts = torch.where(begins, torch.arange(ids.shape[1], device=ids.device), 0).cummax(dim=1).values
+    return starts[:, -count:]
 
 
 def scan_step(
