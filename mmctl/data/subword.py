@@ -130,7 +130,7 @@ def load(name: str) -> Subword:
         raise UsageError(f"{said}: not a {FILE} of the tokenizers library ({_first_line(error)})") from None
     if path.is_absolute() or name.startswith(("~", ".")) or name.endswith(".json") or name.count("/") > 1:
         raise UsageError(f"{said}: no such file or folder")
-    if close := difflib.get_close_matches(name, ("bytes", "bpe"), n=1, cutoff=0.7):
+    if close := difflib.get_close_matches(name.lower(), ("bytes", "bpe"), n=1, cutoff=0.7):
         raise UsageError(f'{said}: no such tokenizer; did you mean "{close[0]}"?')
     try:
         return _fetch(name)

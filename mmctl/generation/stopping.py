@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 class Stopper:
     """Passes text on until a stop string is complete; what may yet become one is held back. The stop string itself, and
-    all after it, is never passed on."""
+    all after it, is never passed on. Of several, the one that is complete first rules, however the text is cut in pieces.
+    """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
         self.stop = [s for s in stop if s]
@@ -19,10 +20,10 @@ class Stopper:
         if self.stopped:
             return ""
         text = self.held + piece
-        found = [at for at in (text.find(s) for s in self.stop) if at >= 0]
+        found = [(at + len(s), at) for at, s in ((text.find(s), s) for s in self.stop) if at >= 0]
         if found:
             self.stopped, self.held = True, ""
-            return text[: min(found)]
+            return text[: min(found)[1]]
         keep = max((self._overlap(text, s) for s in self.stop), default=0)
         self.held = text[len(text) - keep :]
         return text[: len(text) - keep]
