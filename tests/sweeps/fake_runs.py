@@ -98,10 +98,12 @@ def execute(
     label = f"{config.name}/seed{config.seed}"
     if run.finished and run.evaluation("persistent"):
         return Outcome("finished", run.path, skipped=True)
-    called("train", label)
     plan = Path(os.environ["MMCTL_FAKE"])
     action = json.loads(plan.read_text()).get(label) if plan.exists() else None
     with run.lock():
+        if run.finished:
+            return Outcome("finished", run.path, skipped=True)
+        called("train", label)
         run.set_state("running")
         listener(Progress(run.label, "training", 1, 2, loss=1.5))
         print(f"{label} says hello")

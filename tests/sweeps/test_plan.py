@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from mmctl.config import identity, load
 from mmctl.errors import UsageError
+from mmctl.runs import RunFolder
 from mmctl.sweeps import estimates, matrix, profiles
 from mmctl.sweeps.cells import parameters
 
@@ -221,11 +223,37 @@ def test_an_estimate_uses_the_speed_of_finished_runs(make_plan, tmp_path: Path, 
     fake_runs.execute(first.config, tmp_path / "runs")
     rows, totals = estimates.table(plan, tmp_path / "runs", 2)
     assert rows[0]["state"] == "finished"
-    assert (totals["missing"], totals["basis"]) == (5, "speed of 1 finished runs")
+    assert (totals["missing"], totals["basis"]) == (5, "speed of 1 finished run")
     # The finished run took 12.5 s by its result; the other seed of its cell is the same work plus its evaluation.
     same = next(r for r in rows if r["identity"] == first.cell.identity and r["seed"] == 1)
-    assert same["seconds"] == pytest.approx(12.5 + rows[0]["seconds"])
+    assert (rows[0]["seconds"], rows[0]["seconds_left"], rows[0]["bytes_left"]) == (12.5, 0.0, 0)
+    flops = estimates._cost(first.config)
+    scoring = 12.5 * flops["evaluation_flops"] / flops["training_flops"]
+    assert same["seconds"] == pytest.approx(12.5 + scoring)
     assert totals["seconds"] == pytest.approx(sum(r["seconds"] for r in rows if r["missing"]) / 2)
+
+
+def test_a_plan_of_nothing_but_finished_runs_is_no_guess_and_shows_what_they_took(
+    make_plan, tmp_path: Path, fakes
+) -> None:
+    """Known gap: their time was that of an evaluation, "(a guess: nothing has run here yet)" though much had."""
+    import fake_runs
+
+    plan = make_plan(["long-term-mask"], seeds=[0])
+    for run in plan.runs():
+        fake_runs.execute(run.config, tmp_path / "runs")
+    rows, totals = estimates.table(plan, tmp_path / "runs", 2)
+    assert [row["seconds"] for row in rows] == [12.5, 12.5]
+    assert (totals["missing"], totals["seconds"], totals["bytes"]) == (0, 0.0, 0)
+    assert totals["basis"] == "speed of 2 finished runs"
+    # Another sweep, of which nothing has run: what has run here tells its speed.
+    result = RunFolder.locate(tmp_path / "runs", plan.runs()[0].config).path / "result.json"
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"flops_per_token/executed": 1e6}))
+    other, totals = estimates.table(make_plan(["key-extractor"], seeds=[5]), tmp_path / "runs", 1)
+    assert totals["basis"] == "speed of 1 finished run of other sweeps"
+    flops = estimates._cost(make_plan(["key-extractor"], seeds=[5]).runs()[0].config)
+    speed = 3e6 * 1000 / 12.5
+    assert other[0]["seconds"] == pytest.approx((flops["training_flops"] + flops["evaluation_flops"]) / speed)
 
 
 def test_shipped_matrices_compose_at_every_profile() -> None:

@@ -159,7 +159,7 @@ class LocalLauncher:
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                env=self._environment(place.number),
+                env=self.environment(place.number),
                 start_new_session=True,
             )
         theirs.close()
@@ -220,7 +220,8 @@ class LocalLauncher:
                 return lines[-1].strip()
         return "it left no message"
 
-    def _environment(self, place: int) -> dict[str, str]:
+    def environment(self, place: int) -> dict[str, str]:
+        """What the worker of a place sees."""
         environment = {k: v for k, v in os.environ.items() if k not in SCRUBBED}
         # Libraries read these when they are loaded; each run then sets its own number of threads.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
