@@ -13,10 +13,15 @@ from typing import Any
 import numpy as np
 
 from mmctl.data.corpus import Corpus, load_corpus
-from mmctl.data.tokenizers import FILE, Stream, Tokenizer
+from mmctl.data.tokenizers import FILE, ByteStream, Stream, Tokenizer
 from mmctl.errors import MmctlError, UsageError
 
 REPLACEMENT = "\ufffd"
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+BYTE_OF = {chr(b): b for b in PRINTABLE} | {
+    chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in PRINTABLE)
+}
+"""Byte-level tokenizers write each byte as one printable letter (the convention of GPT-2)."""
 CONTEXT = 8
 """Tokens of the prompt that a stream decodes along with what follows: some decoders join words by what stands before."""
 
@@ -32,6 +37,7 @@ class Subword(Tokenizer):
         self.name = name
         self.content = json.dumps(json.loads(tokenizer.to_str()), sort_keys=True, ensure_ascii=False, indent=1)
         self.sha256 = hashlib.sha256(self.content.encode()).hexdigest()
+        self.bytewise = (json.loads(self.content).get("decoder") or {}).get("type") == "ByteLevel"
         self.size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, text: str) -> list[int]:
@@ -45,10 +51,19 @@ class Subword(Tokenizer):
         return self.inner.encode(text, add_special_tokens=False).ids
 
     def decode(self, tokens: Sequence[int]) -> str:
+        if self.bytewise:
+            return super().decode(tokens)
         return self.inner.decode(list(tokens), skip_special_tokens=False)
 
     def stream(self, prompt: Sequence[int] = ()) -> Stream:
-        return SubwordStream(self, list(prompt)[-CONTEXT:])
+        return ByteStream(self.bytes_of) if self.bytewise else SubwordStream(self, list(prompt)[-CONTEXT:])
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """The bytes of a byte-level token; None where there is no such token."""
+        content = self.inner.id_to_token(token)
+        if content is None:
+            return None
+        return bytes(BYTE_OF[c] for c in content) if BYTE_OF.keys() >= set(content) else content.encode()
 
     def documents(self, contents: Sequence[bytes]) -> list[tuple[np.ndarray, np.ndarray]]:
         texts = [content.decode("utf-8", "ignore") for content in contents]

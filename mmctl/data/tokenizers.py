@@ -11,7 +11,7 @@ A run keeps the tokenizer.json it was trained with, and its content, not its nam
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,8 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of `tokens`; what is no UTF-8 becomes U+FFFD."""
-        raise NotImplementedError
+        stream = self.stream()
+        return "".join(map(stream.push, tokens)) + stream.flush()
 
     def stream(self, prompt: Sequence[int] = ()) -> Stream:
         """A stream of what follows `prompt`, whose own text is not repeated."""
@@ -73,6 +74,10 @@ class Tokenizer:
         """Write `FILE` into a run's folder; bytes need none."""
 
 
+def byte_of(token: int) -> bytes | None:
+    return bytes([token]) if token < BYTES else None
+
+
 class Bytes(Tokenizer):
     """Bytes of UTF-8. Tokens from 256 on are symbols of the synthetic tasks, shown as <256>."""
 
@@ -81,10 +86,6 @@ class Bytes(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8", "surrogateescape"))
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        stream = self.stream()
-        return "".join(map(stream.push, tokens)) + stream.flush()
 
     def stream(self, prompt: Sequence[int] = ()) -> Stream:
         return ByteStream()
@@ -95,13 +96,15 @@ class Bytes(Tokenizer):
 
 
 class ByteStream(Stream):
-    def __init__(self) -> None:
+    """Bytes as they come. `content`: the bytes of a token, None for one that is no text."""
+
+    def __init__(self, content: Callable[[int], bytes | None] = byte_of) -> None:
+        self.content = content
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
-        if token < BYTES:
-            return self.decoder.decode(bytes([token]))
-        return f"{self.flush()}<{token}>"
+        content = self.content(token)
+        return f"{self.flush()}<{token}>" if content is None else self.decoder.decode(content)
 
     def flush(self) -> str:
         text = self.decoder.decode(b"", final=True)

@@ -78,6 +78,22 @@ def test_any_tokens_stream_to_the_text_they_decode_to(bpe: Tokenizer, tokens: li
         assert "".join([*map(stream.push, tokens), stream.flush()]) == tokenizer.decode(tokens)
 
 
+def test_decoding_byte_level_tokens_is_the_librarys_own(bpe: Tokenizer) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        tokens = rng.integers(0, bpe.size, 12).tolist()
+        assert bpe.decode(tokens) == bpe.inner.decode(tokens, skip_special_tokens=False)
+
+
+def test_words_joined_by_their_decoder_stream_with_their_spaces(word_level: Path) -> None:
+    tokenizer = subword.load(str(word_level))
+    tokens = tokenizer.encode("memory mosaic größer memory")
+    for cut in range(4):
+        stream = tokenizer.stream(tokens[:cut])
+        text = "".join([*map(stream.push, tokens[cut:]), stream.flush()])
+        assert tokenizer.decode(tokens[:cut]) + text == "memory mosaic größer memory"
+
+
 def test_letters_are_given_out_as_soon_as_they_are_whole() -> None:
     stream = Bytes().stream()
     assert [stream.push(b) for b in "aé🧩".encode()] == ["a", "", "é", "", "", "", "🧩"]
