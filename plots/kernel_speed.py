@@ -80,7 +80,7 @@ def plot(found: Sequence[Point]) -> Figure:
     widths = sorted({p.width for p in found}, reverse=True)
     contenders = list(dict.fromkeys(p.contender for p in found))
     with style.house_style():
-        drawn = style.figure(max(3.4, 2.1 * len(cases)), 0.9 + 2.1 * max(1, len(widths)))
+        drawn = style.figure(max(3.4, 1.8 * len(cases)), 0.9 + 2.1 * max(1, len(widths)))
         if not found:
             axes = drawn.subplots()
             axes.set_axis_off()
@@ -129,7 +129,7 @@ def _panel(axes: Axes, here: Sequence[Point], case: str, contenders: Sequence[st
     axes.minorticks_off()
     axes.set_ylabel(unit)
     if field == "milliseconds":
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * max(p.value for p in here))
     else:
         ceiling = max(p.ceiling or 0.0 for p in here)
         axes.axhline(ceiling, linestyle="--", linewidth=0.9, color=style.INK)
