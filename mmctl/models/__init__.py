@@ -16,6 +16,7 @@ MODELS: dict[str, str | type] = {
     "mosaic-v1": "mmctl.models.mosaic_v1:MosaicV1",
     "mamba2": "mmctl.models.mamba2:Mamba2",
     "transformer": "mmctl.models.transformer:Transformer",
+    "transformer-rival": "mmctl.models.transformer_rival:TransformerRival",
     "transformer-masks": "mmctl.models.transformer_masks:TransformerMasks",
 }
 """Name -> "module:Class"; plugins add their classes themselves (mmctl/plugins.py)."""

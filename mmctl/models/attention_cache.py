@@ -31,16 +31,18 @@ def attention_step(
     *,
     delay: int = 0,
     window: int | None = None,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """Store new keys and values and read with the new queries, all (B, H, c, D): attention over the positions i of the
     query's document with t - window < i <= t - delay, 0 where there is none.
 
-    context["first"]: (B, c), position at which each query's document starts, or None.
+    context["first"]: (B, c), position at which each query's document starts, or None. slopes: (H, 1, 1), what a head's logits
+    lose per position of distance (ALiBi).
     """
     k, v = entry.pairs.extend(keys, values)
     count, stored = query.shape[2], k.shape[2]
     begin = context["position"] + count - stored  # position of the oldest key at hand
-    if count == 1 and context["first"] is None:  # everything at hand is visible, save for the delay
+    if count == 1 and context["first"] is None and slopes is None:  # everything at hand is visible, save for the delay
         last = max(0, context["position"] + 1 - delay - begin)
         first = 0 if window is None else max(0, last + delay - window)
         if last <= first:
@@ -64,6 +66,7 @@ def attention_step(
         if context["first"] is not None:
             visible = visible & (i >= context["first"][:, None, some, None])
         part = slice(lowest, highest)
-        read = F.scaled_dot_product_attention(query[:, :, some], k[:, :, part], v[:, :, part], attn_mask=visible)
+        mask = visible if slopes is None else (slopes * (i - t)).to(query.dtype).masked_fill(~visible, -torch.inf)
+        read = F.scaled_dot_product_attention(query[:, :, some], k[:, :, part], v[:, :, part], attn_mask=mask)
         reads.append(torch.where(visible.any(-1, keepdim=True), read, torch.zeros_like(read)))
     return reads[0] if len(reads) == 1 else torch.cat(reads, dim=2)

@@ -27,6 +27,7 @@ from mmctl.kernels.state_space import state_space_scan, state_space_scan_flops
 from mmctl.models.base import Model, RMSNorm
 from mmctl.models.cache import Cache
 from mmctl.models.config import ModelConfig, expect
+from mmctl.models.convolution import causal_convolution
 from mmctl.models.flops import Ask, Cost, dense, ends, scalars
 
 STEP_RANGE = (1e-3, 0.1)
@@ -101,21 +102,6 @@ class Mamba2Mixer(nn.Module):
         self.norm = RMSNorm(inner)
         self.output = nn.Linear(inner, config.width, bias=False)
 
-    def convolve(self, x: Tensor, documents: Tensor | None, count: int) -> Tensor:
-        """SiLU of the causal convolution at the last `count` positions of x (B, n, C), inside each one's document."""
-        first = x.shape[1] - count
-        y = self.convolution_bias + self.convolution[0] * x[:, first:]
-        for lag in range(1, self.config.convolution):
-            skipped = max(0, lag - first)  # positions with nothing so far back
-            if skipped >= count:
-                break
-            past = x[:, first - lag + skipped : x.shape[1] - lag]
-            if documents is not None:
-                same = documents[:, first + skipped :] == documents[:, first - lag + skipped : x.shape[1] - lag]
-                past = past * same.unsqueeze(-1)
-            y = y + F.pad(self.convolution[lag] * past, (0, 0, skipped, 0))
-        return F.silu(y)
-
     def recur(
         self,
         u: Tensor,
@@ -133,7 +119,8 @@ class Mamba2Mixer(nn.Module):
         if entry is not None and config.convolution > 1:
             entry.tail = xbc[:, -(config.convolution - 1) :].clone()
         ids = documents if entry is None or stored is None else stored[:, -xbc.shape[1] :]
-        x, b, c = self.convolve(xbc, ids, length).split([inner, n, n], dim=-1)
+        convolved = causal_convolution(xbc, self.convolution, ids, length) + self.convolution_bias
+        x, b, c = F.silu(convolved).split([inner, n, n], dim=-1)
         with torch.autocast(u.device.type, enabled=False):  # decays are multiplied over the whole sequence
             exact = self.step_bias.dtype
             delta = F.softplus(dt.to(exact) + self.step_bias)  # (B, T, H)

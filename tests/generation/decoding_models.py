@@ -24,6 +24,9 @@ AXES: dict[str, dict[str, Any]] = {
     "nope": {"name": "transformer", "position": "none"},
     "masks": {"name": "transformer-masks"},
     "mamba2": {"name": "mamba2"},
+    "rival-smear": {"name": "transformer-rival", "key_smear": True, "qk_norm": True},
+    "rival-alibi": {"name": "transformer-rival", "short_convolution": 3, "position": "alibi"},
+    "rival-log-n": {"name": "transformer-rival", "position": "none", "attention_scale": "log-n"},
 }
 SIZES = {
     "layers": 2,

@@ -23,6 +23,10 @@ AXES = {
     "nope": ["model.name=transformer", "model.position=none"],
     "masks": ["model.name=transformer-masks"],
     "mamba2": ["model.name=mamba2"],
+    "rival": ["model.name=transformer-rival"],
+    "rival-smear": ["model.name=transformer-rival", "model.key_smear=true", "model.qk_norm=true"],
+    "rival-convolution": ["model.name=transformer-rival", "model.short_convolution=3", "model.position=alibi"],
+    "rival-log-n": ["model.name=transformer-rival", "model.position=none", "model.attention_scale=log-n"],
 }
 
 
