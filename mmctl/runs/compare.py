@@ -57,8 +57,8 @@ def groups(root: Path, texts: Sequence[str]) -> list[Group]:
 def compare(found: Sequence[Group]) -> dict[str, Any]:
     """JSON-ready: "runs" (with costs), "differences" {key: [a value a run]}, "scores" (a row each, see `_row`).
 
-    Differences are against the first one named, over the seeds both have: Student's t over at least two seeds, its error
-    never taken as less than the held-out examples'; for one shared seed a paired bootstrap over examples. Evaluations are
+    Differences are against the first one named, over the seeds both have: over at least two seeds as the reports have them
+    (sweeps/statistics.py), for one shared seed a paired bootstrap over its examples. Evaluations are
     compared only where they were made with the same settings.
     """
     return {
@@ -128,7 +128,7 @@ def _evaluations(run: RunFolder) -> dict[str, dict[str, Any]]:
 
 def _row(evaluation: str, score: str, columns: Sequence[Mapping[int, Mapping[str, Any]]]) -> dict[str, Any] | None:
     """ "values": mean, interval and n a run; "differences": from the first run, None where no seed pairs up."""
-    from mmctl.sweeps.examples import bootstrap_difference, example_error
+    from mmctl.sweeps.examples import bootstrap_difference, sampling
     from mmctl.sweeps.statistics import paired, summarise
 
     numbers = [{seed: float(s["value"]) for seed, s in column.items() if _finite(s.get("value"))} for column in columns]
@@ -136,7 +136,7 @@ def _row(evaluation: str, score: str, columns: Sequence[Mapping[int, Mapping[str
         return None
     values: list[dict[str, Any] | None] = []
     for column, entries in zip(numbers, columns, strict=True):
-        summary = summarise(list(column.values()), example_error([entries[s] for s in column]))
+        summary = summarise(list(column.values()), sampling([entries[s] for s in column]))
         if summary is None:
             values.append(None)
             continue
@@ -149,7 +149,7 @@ def _row(evaluation: str, score: str, columns: Sequence[Mapping[int, Mapping[str
     for column, entries in zip(numbers[1:], columns[1:], strict=True):
         shared = sorted(column.keys() & numbers[0].keys())
         sides = [entries[s] for s in shared], [columns[0][s] for s in shared]
-        difference = paired(column, numbers[0], example_error(*sides) if shared else None)
+        difference = paired(column, numbers[0], sampling(*sides) if shared else None)
         if difference is None:
             found.append(None)
             continue

@@ -99,7 +99,7 @@ def _scores(run: RunFolder) -> list[dict[str, Any]]:
     about = {"name": run.name, "identity": run.identity, "seed": run.seed, "run": run.label, "path": str(run.path)}
     common = {**about, "state": run.state(), **_config(run)}
     rows = []
-    for path in sorted((run.path / "eval").glob("[!.]*.json")):
+    for path in sorted((run.path / "eval").glob("[!.]*.json"), key=lambda p: p.stem):
         try:
             evaluation = files.read_object(path)
         except MmctlError:

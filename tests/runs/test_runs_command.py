@@ -14,7 +14,7 @@ from small_run import scores, small
 from typer.testing import CliRunner
 
 from mmctl.cli.runs import app
-from mmctl.errors import UsageError
+from mmctl.errors import MmctlError, UsageError
 from mmctl.runs import RunFolder
 
 
@@ -70,6 +70,80 @@ def test_list_filters_and_is_json_for_programs(root: Path) -> None:
     ]
     with pytest.raises(UsageError, match='"finshed": no such state; did you mean "finished"'):
         call("list", "--runs", str(root), "--state", "finshed")
+
+
+def test_list_sorts_and_filters_by_settings(root: Path) -> None:
+    def names(*words: str) -> list[str]:
+        return [r["name"] for r in json.loads(call("list", *words, "--runs", str(root), "--json"))]
+
+    assert names("model.bandwidth=adaptive") == ["adaptive", "mosaic-v2"]
+    assert names("--sort", "train_loss") == ["adaptive", "constant", "mosaic-v2"]
+    assert names("--sort", "train_loss", "--reverse") == ["constant", "adaptive", "mosaic-v2"]  # the missing one last
+    assert names("--reverse") == ["mosaic-v2", "constant", "adaptive"]
+    assert names("--sort", "seed", "--reverse")[0] == "mosaic-v2"
+    assert names("--older-than", "1h") == []
+    text = call("list", "bandwidth=constant", "--state", "finished", "--runs", str(root))
+    assert text == f"no runs in state finished and with bandwidth=constant in {root}\n"
+    with pytest.raises(UsageError, match='--sort "loss": no such column; did you mean "train_loss"'):
+        call("list", "--sort", "loss", "--runs", str(root))
+
+
+def test_an_ambiguous_name_is_shown_with_what_tells_its_runs_apart(root: Path, capsys: Any) -> None:
+    RunFolder.create(root, small("seed=2", "model.bandwidth=constant"))
+    with pytest.raises(UsageError, match=r'"mosaic-v2" is ambiguous: .*; type one of them in full, such as mosaic-v2-'):
+        from mmctl.cli.runs import show
+
+        show("mosaic-v2", runs=str(root))
+    told = capsys.readouterr().err
+    assert "model.bandwidth=adaptive" in told
+    assert "model.bandwidth=constant" in told
+    assert "planned" in told
+
+
+def test_clean_shows_first_and_deletes_when_told_to(root: Path) -> None:
+    run = RunFolder.find(root, "adaptive")
+    run.save_checkpoint(30, {"tensors": {}, "state": {}})
+    (run.path / "result.json").write_text(json.dumps({"train_loss": 0.6543, "steps": 30}))
+    shown = call("clean", "--runs", str(root))
+    assert f"{run.label}/checkpoints/step_20" in shown
+    assert "--yes does it" in shown
+    assert run.checkpoint_steps() == [20, 30]
+    found = json.loads(call("clean", "--runs", str(root), "--json"))
+    assert (found["deleted"], [i["kind"] for i in found["items"]]) == (False, ["checkpoint"])
+    assert call("clean", "--name", "constant", "--runs", str(root)) == f"nothing to clean in {root}\n"
+    found = json.loads(call("clean", "--yes", "--runs", str(root), "--json"))
+    assert (found["deleted"], found["left"]) == (True, [])
+    assert run.checkpoint_steps() == [30]
+    assert run.finished
+
+
+def test_export_and_import_say_what_they_did(root: Path, tmp_path: Path) -> None:
+    run = RunFolder.find(root, "adaptive")
+    file = tmp_path / "a.tar.gz"
+    found = json.loads(call("export", run.label, "constant", str(file), "--runs", str(root), "--json"))
+    assert (found["runs"], list(found["left_out"].values())) == ([run.label], ["is diverged"])
+    assert call("import", str(file), "--runs", str(tmp_path / "b")).startswith("1 runs imported into")
+    assert json.loads(call("import", str(file), "--runs", str(tmp_path / "b"), "--json"))["already"] == [run.label]
+    run.write_result({"train_loss": 0.5, "steps": 20})
+    with pytest.raises(MmctlError, match="1 runs are in the way; nothing was imported"):
+        call("import", str(file), "--runs", str(root))
+    for words, told in (
+        (["adaptive"], "and then the archive"),
+        (["adaptive", "constant"], "the archive to write last"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            call("export", *words, "--runs", str(root))
+
+
+def test_compare_prints_settings_costs_and_scores(root: Path) -> None:
+    other = RunFolder.create(root, small("name=other", "model.bandwidth=constant-matched"))
+    other.write_evaluation("new-knowledge", scores({"recall/accuracy@1x": 0.5}))
+    other.write_result({"train_loss": 0.7, "steps": 20, "parameters": 1234})
+    text = call("compare", "adaptive", "other", "--runs", str(root))
+    for expected in ("model.bandwidth", "constant-matched", "1,234", "0.7500 [0.6500, 0.8500]", "-0.2500"):
+        assert expected in text
+    found = json.loads(call("compare", "adaptive", "other", "--score", "train", "--runs", str(root), "--json"))
+    assert [row["score"] for row in found["scores"]] == ["train_loss"]
 
 
 def test_an_empty_root_says_so_in_a_line(tmp_path: Path, root: Path) -> None:
