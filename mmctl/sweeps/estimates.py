@@ -41,7 +41,7 @@ def table(plan: Plan, root: Path, jobs: int) -> tuple[list[dict[str, Any]], dict
     for run in plan.runs():
         folder = RunFolder.among(known[run.key]) if run.key in known else None
         row = {**_row(run, plan), **costs[run.cell.identity], "missing": True}
-        row |= {"state": "planned", "memory": memory.estimate(run.config).total, "trained": None}
+        row |= {"state": "planned", "trained": None}
         if folder is not None:
             row["state"] = folder.state()
         if folder is not None and row["state"] == "finished":
@@ -138,5 +138,6 @@ def _cost(config: Config) -> dict[str, Any]:
         **cost,
         "training_flops": 3.0 * cost["flops_per_token"]["executed"] * tokens,
         "evaluation_flops": scored,
+        "memory": memory.estimate(config).total,
         "bytes": BYTES_A_PARAMETER * cost["parameters"] * config.operation.keep + SMALL_FILES,
     }
