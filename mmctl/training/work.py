@@ -86,6 +86,7 @@ def _begin(
 ) -> None:
     """Check the disk, cut what lies beyond the checkpoint, and record where and how this part of the run is trained."""
     from mmctl.data import fingerprint
+    from mmctl.data.tokenizers import load_tokenizer
     from mmctl.runs import process, provenance
     from mmctl.runs.preflight import check
 
@@ -98,6 +99,8 @@ def _begin(
     run.truncate_metrics(start)
     if "corpora" not in run.provenance():
         run.add_provenance(corpora=fingerprint(config.data))
+        if "text" in config.data.tasks_in_mixture():
+            load_tokenizer(config.data).save(run.path)
     # The number of processes is no part of the identity: it changes the order of sums, so rounding, and nothing else.
     segment = {"from_step": start, "world_size": ranks.size, "device": str(place), "host": process.host()}
     segments = [s for s in run.provenance().get("segments", []) if s["from_step"] < start]
