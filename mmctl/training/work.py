@@ -97,10 +97,10 @@ def _begin(
     elif steps := run.checkpoint_steps():
         print(f"{run.label}: no whole checkpoint (damaged: {steps}); starting from step 0", file=sys.stderr)
     run.truncate_metrics(start)
+    if "text" in config.data.tasks_in_mixture():
+        load_tokenizer(config.data).save(run.path)
     if "corpora" not in run.provenance():
         run.add_provenance(corpora=fingerprint(config.data))
-        if "text" in config.data.tasks_in_mixture():
-            load_tokenizer(config.data).save(run.path)
     # The number of processes is no part of the identity: it changes the order of sums, so rounding, and nothing else.
     segment = {"from_step": start, "world_size": ranks.size, "device": str(place), "host": process.host()}
     segments = [s for s in run.provenance().get("segments", []) if s["from_step"] < start]
