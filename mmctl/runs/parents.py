@@ -111,7 +111,7 @@ class Parent:
             self._send_content(store, found, record)
         return run_id
 
-    def _still_there(self, record: dict[str, Any], there: Mapping[str, int | None], run_id: str) -> dict[str, Any]:
+    def _still_there(self, record: dict[str, Any], there: Mapping[str, int], run_id: str) -> dict[str, Any]:
         """What was sent and is still as it was."""
         sent = {
             f"{run_id} {path}": str(Path(place or "") / Path(path).name) for path, place in record["artifacts"].items()

@@ -172,6 +172,8 @@ def _shortest(text: str) -> str:
         text,
     ):
         return cause[1]
+    if missing := re.search(r"No module named '(psycopg\w*)'", text):
+        return f"needs the package {missing[1]}; or install psycopg2-binary and write postgresql+psycopg2://..."
     line = text.splitlines()[0]
     return line if len(line) <= 300 else line[:300] + "..."
 
@@ -202,11 +204,11 @@ def run_by_tag(store: Store, tag: str, value: str) -> Any | None:
     return found[0] if found else None
 
 
-def files_there(store: Store, run_id: str, place: str | None = None) -> dict[str, int | None]:
+def files_there(store: Store, run_id: str, place: str | None = None) -> dict[str, int]:
     """Size in bytes of every artifact of a run by its path there."""
-    found: dict[str, int | None] = {}
+    found: dict[str, int] = {}
     for entry in store.client.list_artifacts(run_id, place):
-        found |= files_there(store, run_id, entry.path) if entry.is_dir else {entry.path: entry.file_size}
+        found |= files_there(store, run_id, entry.path) if entry.is_dir else {entry.path: entry.file_size or 0}
     return found
 
 
