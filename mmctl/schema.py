@@ -113,7 +113,10 @@ class Schema:
             parent = key.rpartition(".")[0]
             OmegaConf.update(self.tree, key, parsed, force_add=parent in FREE)
             found = OmegaConf.select(self.tree, key)
-            yield key, OmegaConf.to_container(found) if isinstance(found, Container) else found
+            plain_value = OmegaConf.to_container(found) if isinstance(found, Container) else found
+            if isinstance(plain_value, list) and any(isinstance(item, list | dict | None) for item in plain_value):
+                raise UsageError(f"{key}={parsed}: expected a list of single values")
+            yield key, plain_value
             if parent in FREE:  # what one cell adds must not be a key of the next
                 node = OmegaConf.select(self.tree, parent)
                 with open_dict(node):

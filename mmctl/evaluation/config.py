@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from mmctl.errors import UsageError, nearest
 
 
+MOST_RESAMPLES = 100_000
+"""An interval's ends are known to a hundredth of its width long before; a million times the examples fills the memory."""
+
+
 @dataclass
 class EvaluationConfig:
     """What is measured at the end of a run, and by `mmctl eval`."""
@@ -49,6 +53,8 @@ class EvaluationConfig:
         ):
             if getattr(self, key) < low:
                 raise UsageError(f"evaluation.{key}={getattr(self, key)}: expected a whole number of at least {low}")
+        if self.resamples > MOST_RESAMPLES:
+            raise UsageError(f"evaluation.resamples={self.resamples}: expected at most {MOST_RESAMPLES}")
 
     def examples_at(self, multiple: int) -> int:
         """Sequences drawn at `multiple` times the training length."""

@@ -209,6 +209,7 @@ def test_wrong_settings_are_one_line_naming_the_nearest() -> None:
         ("lengths", [0], r"evaluation\.lengths=\[0\]"),
         ("seed", -1, r"evaluation\.seed=-1"),
         ("batch_tokens", 0, r"evaluation\.batch_tokens=0"),
+        ("resamples", 10**9, r"evaluation\.resamples=1000000000: expected at most 100000"),
     ):
         with pytest.raises(UsageError, match=told):
             load("smoke", layers=[{f"evaluation.{key}": value}])
