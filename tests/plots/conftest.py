@@ -40,9 +40,32 @@ def arm(
             "flops_per_token": {"published": 2.0e6 + removed, "executed": 3.0e6 + removed},
         },
         "scores": {
-            metric: {"seeds": {str(s): {"value": v} for s, v in zip(SEEDS, values, strict=True)}}
-            for metric in ("icl/accuracy@1x", "icl/accuracy@4x")
-        },
+            metric: score(values, 0.125) for metric in ("icl/accuracy-last-quarter@1x", "icl/accuracy-last-quarter@4x")
+        }
+        | ({} if model == "transformer" else {"diagnostics:bandwidth/alpha/long-term": score([0.3, 0.3, 0.3])}),
+    }
+
+
+def score(values: list[float], chance: float | None = None) -> dict[str, Any]:
+    """As results.json has it; the interval is made up."""
+    mean = sum(values) / len(values)
+    seeds = {str(s): {"value": v} for s, v in zip(SEEDS, values, strict=True)}
+    return {"mean": mean, "interval": [mean - 0.05, mean + 0.05], "n": len(values), "chance": chance, "seeds": seeds}
+
+
+def claim(id: str, metric: str, treatment: str, control: str | None, mean: float, **more: Any) -> dict[str, Any]:
+    return {
+        "id": id,
+        "metric": metric,
+        "treatment": treatment,
+        "control": control,
+        "difference": {"mean": mean, "interval": [mean - 0.01, mean + 0.02], "n": 3},
+        "margin": 0.02,
+        "published_effect": None,
+        "verdict": "reproduced",
+        "expected": "greater",
+        "at_chance": False,
+        **more,
     }
 
 
@@ -60,19 +83,29 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with run.lock():
             weights = models.build(config).state_dict()
             run.save_checkpoint(1, {"tensors": {"model": weights, "optimizer": {}}, "state": {"step": 1}})
+            for step in (10, 20, 30):
+                row = {
+                    "loss": 3.0 - step / 20,
+                    "tokens": 100 * step,
+                    "flops": 1e6 * step * (2 if name == "mosaic-v2" else 1),
+                }
+                run.append_metrics(step, row)
             run.write_result({"train_loss": 1.0})
         paths[name] = str(run.path.relative_to(folder))
     ablations = [
         {"name": "bandwidth", "arms": [
             arm("adaptive", "adaptive bandwidth", "mosaic-v2", [0.9, 0.8, 1.0], paths["mosaic-v2"]),
-        ]},
+        ], "claims": [claim("loss", "train_loss", "adaptive", "constant", -0.02, published_effect=-0.3),
+                      claim("alpha", "diagnostics:bandwidth/alpha/long-term", "adaptive", None, 0.3)]},
         {"name": "transformer-masks", "arms": [
             arm("mosaic", "mosaic v2", "mosaic-v2", [0.9, 0.8, 1.0], paths["mosaic-v2"]),
             arm("transformer", "transformer", "transformer", [0.1, 0.1, 0.1], paths["transformer"]),
-        ]},
+        ], "claims": [claim("icl", "icl/accuracy-last-quarter@1x", "mosaic", "transformer", 0.8, published_effect=0.225),
+                      claim("small", "icl/accuracy-last-quarter@4x", "mosaic", "transformer", 0.01, verdict="no effect"),
+                      claim("missing", "facts/accuracy@1x", "mosaic", "transformer", 0.0, difference=None)]},
         {"name": "long-term-removal", "arms": [
             arm("removed", "long-term removed", "mosaic-v2", [0.5, 0.4, 0.3], paths["mosaic-v2"], removed=True),
-        ]},
+        ], "claims": []},
     ]  # fmt: skip
     sweep = folder / "sweeps" / "smoke-00000000"
     sweep.mkdir(parents=True)

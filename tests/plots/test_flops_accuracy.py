@@ -24,7 +24,7 @@ def test_points_are_means_with_t_intervals_over_seeds():
 
 
 def test_a_shared_cell_is_one_point_and_removal_another(sweep):
-    runs, context = fa.collect(sweep, "icl/accuracy@1x", "executed")
+    runs, context = fa.collect(sweep, "icl/accuracy-last-quarter@1x", "executed")
     found = {p.arm: p for p in fa.points(runs)}
     assert context == 64
     # The mosaic cell has two names in two ablations, so its cell's name is shown, once.
@@ -34,7 +34,7 @@ def test_a_shared_cell_is_one_point_and_removal_another(sweep):
 
 
 def test_flops_are_counted_at_the_context_the_metric_is_scored_at(root, sweep):
-    runs, context = fa.collect(sweep, "icl/accuracy@4x", "published")
+    runs, context = fa.collect(sweep, "icl/accuracy-last-quarter@4x", "published")
     assert context == 256
     config = RunFolder.find(root, "mosaic-v2").config()
     for arm, removed in (("mosaic-v2", False), ("long-term removed", True)):
@@ -53,8 +53,11 @@ def test_the_figure_marks_conventions_and_published_points(sweep, tmp_path):
     large = next(row for row in published if row["arm"] == "mosaic v2 large")
     assert (float(large["value"]), round(float(large["flops_per_token"]) / 1e9, 1)) == (53.4, 27.4)
     runs, context = fa.collect(sweep, fa.METRIC, "published")
-    figure = fa.plot(fa.points(runs), metric=fa.METRIC, convention="published", context=context)
+    figure = fa.plot(fa.points(runs), metric=fa.METRIC, convention="published", context=context, chance=0.125)
     ours, theirs = figure.axes
+    assert 12.5 in {line.get_ydata()[0] for line in ours.lines if len(set(line.get_ydata())) == 1}
+    assert "chance 12.5" in {text.get_text() for text in ours.texts}
+    assert ours.get_ylabel() == f"{fa.METRIC} (%)"
     assert "convention: published" in ours.get_xlabel()
     assert (ours.get_title(loc="left"), theirs.get_title(loc="left")) == ("this laboratory", "as published")
 
@@ -67,8 +70,8 @@ def test_no_two_points_hide_each_other():
 
 
 def test_wrong_names_are_one_clear_line(root, sweep, tmp_path):
-    with pytest.raises(UsageError, match=r'did you mean "icl/accuracy@1x"'):
-        fa.collect(sweep, "icl/acuracy@1x", "executed")
+    with pytest.raises(UsageError, match=r'did you mean "icl/accuracy-last-quarter@1x"'):
+        fa.collect(sweep, "icl/acuracy-last-quarter@1x", "executed")
     with pytest.raises(UsageError, match="executed"):
         fa.collect(sweep, fa.METRIC, "exekuted")
     with pytest.raises(UsageError, match="smoke-00000000"):

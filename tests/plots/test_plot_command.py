@@ -32,7 +32,7 @@ def test_without_names_the_newest_sweep_is_drawn_into_its_folder(root, sweep):
     names = {p.name for p in (sweep / "figures").glob("*.png")}
     assert names == {
         "attention-distribution-transformer-mosaic-v2-t64.png",
-        "flops-accuracy-icl-accuracy-1x-executed.png",
+        "flops-accuracy-icl-accuracy-last-quarter-1x-executed.png",
     }
 
 

@@ -50,10 +50,22 @@ def test_house_style_leaves_the_users_settings_alone():
 
 
 def test_series_differ_in_colour_marker_and_line():
-    looks = [style.series(i) for i in range(8)]
+    looks = [style.series(i) for i in range(12)]
     for part in ("colour", "marker", "line"):
-        assert len({str(getattr(look, part)) for look in looks}) == 8
-    assert style.series(8) != style.series(0)
+        assert len({str(getattr(look, part)) for look in looks}) == 12
+    assert style.series(12) != style.series(0)
+
+
+def test_notes_are_wrapped_to_the_figures_width():
+    with style.house_style():
+        made = style.figure(4, 2)
+        made.subplots().plot([1, 2], [3, 4])
+        style.note(made, "", "word " * 60, "another line")
+        made.canvas.draw()
+        box = made._suptitle.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= made.bbox.x1
+    assert made._suptitle.get_text().splitlines()[-1] == "another line"
 
 
 def test_figures_are_whole_modules_and_use_no_pyplot():

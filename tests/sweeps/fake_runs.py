@@ -1,7 +1,7 @@
 """Stands in for training in tests: `fake_runs:execute` writes in milliseconds what a run leaves behind, with known numbers.
 
 What a run does is read from the file MMCTL_FAKE names: {"<cell>/seed<k>": action}; actions: fail, fail-once, raise,
-diverge, kill (once), kill-again, hang, save. Every call is appended to `calls` beside that file.
+memory, diverge, kill (once), kill-again, hang, save. Every call is appended to `calls` beside that file.
 """
 
 from __future__ import annotations
@@ -109,6 +109,11 @@ def execute(
         print(f"{label} says hello")
         if action == "raise":
             raise RuntimeError("broken on purpose\nwith a second line")
+        if action == "memory":
+            from mmctl.runs import memory
+
+            run.set_state("failed", memory.reason(config))
+            return Outcome("failed", run.path, memory.reason(config))
         if action in ("fail", "diverge"):
             state = {"fail": "failed", "diverge": "diverged"}[action]
             run.set_state(state, "told to")

@@ -36,8 +36,7 @@ def train(plan: Any, root: Path, leave_out: tuple[str, ...] = ()) -> None:
 def write(plan: Any, root: Path) -> tuple[dict[str, Any], Path]:
     folder = manifest.folder(plan, root)
     fixed = manifest.write(plan, root, {"mmctl": "0"})
-    results, _ = finish(plan, root, folder, fixed, draw=False)
-    return results, folder
+    return finish(plan, root, folder, fixed, draw=False).results, folder
 
 
 def claims(results: dict[str, Any]) -> dict[str, Any]:
@@ -68,19 +67,26 @@ def test_verdicts_from_known_numbers(make_plan, root: Path) -> None:
     family = [c for c in found.values() if c["expected"] in ("greater", "less")]
     assert loss["p_holm"] <= len(family) * reference.pvalue
 
+    # Layer 0 stands at 0.30, 0.31, 0.32 (the start value 1/3 lies just within its interval), layer 1 at 0.25, 0.26, 0.27.
     alpha = found["bandwidth/alpha-long-term"]
-    assert alpha["difference"]["mean"] == pytest.approx(0.31)
-    assert alpha["difference"]["interval"] == pytest.approx(
+    first, second = alpha["parts"]
+    assert first["difference"]["mean"] == pytest.approx(0.31)
+    assert first["difference"]["interval"] == pytest.approx(
         list(stats.ttest_1samp([0.30, 0.31, 0.32], 0).confidence_interval(0.95))
     )
-    assert alpha["verdict"] == "reproduced"
-    assert found["bandwidth/alpha-short-term"]["verdict"] == "opposite"
+    assert first["start"] == second["start"] == pytest.approx(1 / 3)
+    assert (first["verdict"], second["verdict"]) == ("not moved", "inside the range")
+    assert alpha["verdict"] == "not moved"
+    # 0.50 outside, 0.30 inside: the mean over layers, 0.5 in these runs, would have hidden one of them.
+    assert found["bandwidth/alpha-short-term"]["verdict"] == "partly outside"
 
     assert found["long-term-removal/facts"]["difference"]["mean"] == 0.0
     assert found["long-term-removal/facts"]["verdict"] == "reproduced"
     assert found["long-term-removal/recall"]["difference"]["mean"] == pytest.approx(-0.5)
     assert found["long-term-removal/recall"]["verdict"] == "reproduced"
     assert found["transformer-masks/in-context"]["difference"]["mean"] == pytest.approx(0.5)
+    assert found["long-term-removal/facts"]["difference"]["interval"] == pytest.approx([-1e-4, 1e-4], rel=0.7)
+    assert found["long-term-removal/facts"]["difference"]["error_from"] == "examples"
     assert found["transformer-masks/masks-recall"]["difference"]["mean"] == pytest.approx(0.01)
     assert found["transformer-masks/masks-recall"]["verdict"] == "reproduced"
 
@@ -91,11 +97,15 @@ def test_verdicts_from_known_numbers(make_plan, root: Path) -> None:
     )
     assert "small: transformer 23.0, mosaic 45.5" in report
     assert "(+22.5 points)" in report
+    cost = found["transformer-masks/in-context"]["unmatched"]
     assert (
-        "+0.5000 [+0.5000, +0.5000] accuracy (0 to 1) (n = 3 seeds) | **reproduced**; unmatched comparison |" in report
+        "+50.00 [+49.98, +50.02] points (n = 3 seeds; interval from the 4 held-out examples) "
+        f"| **reproduced**; unmatched: {', '.join(cost)}; the same at every seed |" in report
     )
-    assert "| long-term | 0.3100 ± 0.0100 (n = 3) |" in report
-    assert "removed 0.3100 ± 0.0100 (n = 3), kept 0.8100 ± 0.0100 (n = 3)" in report
+    assert "| `adaptive` | long-term | 0 | 0.3333 | 0.3100 ± 0.0100 [0.2852, 0.3348] | 3 |" in report
+    assert "removed 31.0 ± 1.0 [28.5, 33.5] % (n = 3), kept 81.0 ± 1.0 [78.5, 83.5] % (n = 3)" in report
+    assert "the same trained runs as kept, read otherwise" in report
+    assert found["long-term-removal/recall"]["unmatched"] == []
     assert "before the first run" in report
     assert plan.command() in report
     assert "mmctl eval mosaic-v2-" in report
@@ -111,7 +121,7 @@ def test_what_is_missing_is_missing_and_never_zero(make_plan, root: Path) -> Non
     assert found["bandwidth/training-loss"]["difference"] is None
     assert found["bandwidth/training-loss-matched"]["verdict"] == "reproduced"
     report = (folder / "report.md").read_text()
-    assert "Ours: missing; adaptive 2.1900 ± 0.0100 (n = 3), constant missing." in report
+    assert "Ours: missing; adaptive 2.1900 ± 0.0100 [2.1652, 2.2148] nats (n = 3), constant missing." in report
     assert "0/3 finished, 3 planned" in report
     # held_out_loss is NaN in every result: not a number, so not there.
     assert "held_out_loss" not in report
@@ -170,7 +180,7 @@ def test_one_seed_has_an_interval_over_examples_and_is_underpowered(make_plan, r
     assert claim["difference"]["over"] == "examples"
     assert claim["difference"]["interval"] == pytest.approx([-0.5, -0.5])
     assert claim["verdict"] == "underpowered"
-    assert "(n = 1 seed, interval over examples)" in (folder / "report.md").read_text()
+    assert "points (n = 1 seed, interval over examples)" in (folder / "report.md").read_text()
 
 
 def test_the_manifest_fixes_the_claims(make_plan, root: Path, tmp_path: Path) -> None:
@@ -204,9 +214,28 @@ claims:
     assert again == folder
     assert (folder / "manifest.json").read_bytes() == before
     found = claims(results)
-    assert found["own/one"]["registered"] == "changed after the first run"
+    assert found["own/one"]["registered"] == "changed after the first run (margin)"
     assert found["own/two"]["registered"] == "added after the first run"
-    assert "claim changed after the first run" in (folder / "report.md").read_text()
+    report = (folder / "report.md").read_text()
+    assert "claim changed after the first run (margin)" in report
+    assert "2 of 2 claims are not as they were then" in report
+    assert f"SHA-256 `{plan.matrices[0].digest}`, registered as `{content['ablations'][0]['sha256']}`" in report
+
+    own.write_text(text.replace("statement: s", "statement: said otherwise"))
+    results, _ = write(make_plan([str(own)], seeds=[0]), root)
+    assert claims(results)["own/one"]["registered"] == "reworded after the first run"
+
+
+def test_rules_of_analysis_are_registered_with_the_claims(make_plan, root: Path) -> None:
+    plan = make_plan(["long-term-mask"], seeds=[0])
+    _, folder = write(plan, root)
+    assert "No claim has changed since. Nor have the rules of analysis." in (folder / "report.md").read_text()
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    content["analysis"]["correction"] = "none"
+    path.write_text(json.dumps(content))
+    write(plan, root)
+    assert "Rules of analysis changed since: correction." in (folder / "report.md").read_text()
 
 
 def test_runs_finished_before_the_claims_were_fixed_are_said(make_plan, root: Path) -> None:
@@ -214,7 +243,7 @@ def test_runs_finished_before_the_claims_were_fixed_are_said(make_plan, root: Pa
     fake_runs.execute(plan.runs()[0].config, root)
     results, folder = write(plan, root)
     assert results["finished_before"] == [plan.runs()[0].label]
-    assert "when 1 of its 2 runs were finished already" in (folder / "report.md").read_text()
+    assert "when 1 of 2 runs were finished already" in (folder / "report.md").read_text()
 
 
 def test_evaluations_made_with_other_settings_do_not_count(make_plan, root: Path) -> None:
@@ -242,6 +271,108 @@ def test_many_arms_and_odd_text_make_a_readable_table(make_plan, root: Path, tmp
     train(plan, root)
     _, folder = write(plan, root)
     report = (folder / "report.md").read_text()
-    assert "| `window=38` | 2.2000 (n = 1) |" in report
+    assert "| arm | train_loss (nats; chance none) |" in report
+    assert "| `window=38` | 2.2000 |" in report
     assert "These ablations make no claims." in report
     assert str(own) in report
+
+
+OWN = """
+name: own
+question: q
+baseline: {set: {model.name: mosaic-v2}}
+arms: [{name: a}, {name: b, set: {model.bandwidth: constant}}]
+claims:
+  - {id: one, statement: s, metric: train_loss, treatment: a, control: b, expected: less, margin: 0.01}
+"""
+
+
+def test_a_hypothesis_without_a_published_value(make_plan, root: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(OWN)
+    plan = make_plan([str(own)])
+    train(plan, root)
+    results, folder = write(plan, root)
+    assert claims(results)["own/one"]["verdict"] == "supported"
+    report = (folder / "report.md").read_text()
+    assert "| no published value | -0.0997" in report
+    assert "- Published: no published value." in report
+    assert "- **supported**: the same, for a hypothesis" in report
+
+
+def test_only_the_words_used_are_explained(make_plan, root: Path) -> None:
+    plan = make_plan(["long-term-removal"])
+    train(plan, root)
+    _, folder = write(plan, root)
+    report = (folder / "report.md").read_text()
+    explained = {line.split("**")[1] for line in report.splitlines() if line.startswith("- **") and "**: " in line}
+    assert explained == {"reproduced"}
+    assert "4 claims: 4 reproduced." in report
+
+
+def test_both_delays_of_every_arm_are_said(make_plan, root: Path) -> None:
+    plan = make_plan(["long-term-mask", "long-term-removal", "transformer-masks"], seeds=[0])
+    results, folder = write(plan, root)
+    found = {f"{a['name']}/{arm['name']}": arm["delay"] for a in results["ablations"] for arm in a["arms"]}
+    assert found["long-term-mask/stochastic"] == {"training": [8, 32], "evaluation": 8}
+    assert found["long-term-mask/fixed"] == {"training": [8, 8], "evaluation": 8}
+    assert found["long-term-removal/removed"] == {"training": [8, 32], "evaluation": None}
+    assert found["transformer-masks/transformer"] is None
+    report = (folder / "report.md").read_text()
+    assert "| 8 to 32, drawn at each step; 8 |" in report
+    assert "| 8, fixed; 8 |" in report
+    assert "| 8 to 32, drawn at each step; memory removed |" in report
+
+
+def test_nothing_changed_is_nothing_written(make_plan, root: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(OWN + "figures: [effects, extrapolation]\n")
+    plan = make_plan([str(own)])
+    train(plan, root)
+    folder, fixed = manifest.folder(plan, root), manifest.write(plan, root, {"mmctl": "0"})
+    first = finish(plan, root, folder, fixed)
+    assert set(first.written) >= {"results.json", "numbers.csv", "report.md", "figure effects", "figure extrapolation"}
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+    again = finish(plan, root, folder, fixed)
+    assert again.written == []
+    assert again.results == first.results
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()} == before
+    # One run less: other numbers, other figures; what depends on nothing else stays.
+    (folder / "figures" / "effects.png").unlink()
+    assert finish(plan, root, folder, fixed).written == ["figure effects"]
+    next(root.glob("mosaic-v2-*/seed2/result.json")).unlink()
+    changed = finish(plan, root, folder, fixed)
+    assert {"results.json", "numbers.csv", "report.md", "figure effects", "figure extrapolation"} <= set(
+        changed.written
+    )
+
+
+def test_the_terminals_table_says_its_levels_and_units(make_plan, root: Path) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from mmctl.sweeps import terminal
+
+    plan = make_plan(NAMES)
+    train(plan, root)
+    results, _ = write(plan, root)
+    screen = Console(file=StringIO(), width=200)
+    screen.print(terminal.verdict_table(results))
+    text = screen.file.getvalue()
+    assert "95% intervals" in text
+    family = sum(c["expected"] in ("greater", "less") for c in claims(results).values())
+    assert f"Holm-corrected over this report's {family} such claims" in text.replace("\n", " ")
+    assert "points" in text
+    assert "layer 1 0.2600 [0.2352, 0.2848]" in text
+
+
+def test_a_published_effect_is_not_said_twice() -> None:
+    from mmctl.sweeps import words
+
+    def claim(text: str) -> dict[str, Any]:
+        return {"published": {"text": text, "effect": 8.0, "unit": "points"}}
+
+    assert words.published(claim("+8 points for gated")) == "+8 points for gated"
+    assert words.published(claim("fixed 1, gated 9")) == "fixed 1, gated 9 (+8 points)"
+    assert words.published({"published": None}) == "no published value"
