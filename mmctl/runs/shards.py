@@ -11,6 +11,7 @@ have brought their files to the disk.
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,7 +111,9 @@ def read(
             found = reader.read_metadata().state_dict_metadata
             wanted = {n: found[n] for n in (key(g, name) for g, some in names.items() for name in some)}
             into = {n: torch.empty(m.size, dtype=m.properties.dtype) for n, m in wanted.items()}  # type: ignore[union-attr]
-            dcp.load(into, storage_reader=reader, no_dist=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that no other process takes part: this is what is meant
+                dcp.load(into, storage_reader=reader, no_dist=True)
         else:
             into = dict(like)
             dcp.load(into, storage_reader=reader, process_group=group)

@@ -254,6 +254,10 @@ class Group(Ranks):
     def hear(self, topic: str, seconds: float | None = None) -> dict[str, Any] | None:
         return None if self._messages is None else self._messages.hear(topic, seconds)
 
+    def part(self) -> None:
+        if self._messages is not None:
+            self._messages.part()
+
     def report(self, error: BaseException) -> None:
         if self._messages is not None:
             self._messages.report(error)

@@ -41,6 +41,7 @@ def launch(config: Config, processes: int, arguments: Sequence[str], root: Path)
     for name in [n for n in logging.root.manager.loggerDict if n.startswith("torch.distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", str(config.training.threads))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else each process that loses another says so in many lines
     os.environ[LAUNCHER] = str(os.getpid())
     if sys.platform == "linux":  # one machine: the name it goes by need not lead back to it
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

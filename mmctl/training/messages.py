@@ -48,6 +48,14 @@ class Messages:
         except RuntimeError:  # the store is gone
             return None
 
+    def part(self) -> None:
+        """Before the end. The store may live in process 0: it waits until the others have heard how the run ended."""
+        self.tell(f"parted/{self.rank}")
+        waited = [] if self.rank else range(1, self.size)
+        deadline = time.monotonic() + NEWS
+        while time.monotonic() < deadline and not all(self._there(f"parted/{r}") or self._gone(r) for r in waited):
+            time.sleep(PAUSE)
+
     def report(self, error: BaseException) -> None:
         """Why this process ends."""
         text = str(error).splitlines()[0] if str(error) else type(error).__name__

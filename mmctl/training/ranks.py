@@ -115,6 +115,9 @@ class Ranks:
         """What the first process told; None when it is gone, or after `seconds`."""
         return None
 
+    def part(self) -> None:
+        """Called last: the others have heard what there is to hear."""
+
     def agree(self, value: Any) -> Any:
         """The first process's `value` (anything JSON holds), on all of them."""
         return value

@@ -80,9 +80,9 @@ def execute(
     """
     config.validate()
     ranks.connect(config)
-    if not ranks.first:
-        return _follow(config, ranks)
     try:
+        if not ranks.first:
+            return _follow(config, ranks)
         run = RunFolder.locate(root, config)
         if run is not None and run.finished and not work.missing_suites(run, config):
             return _nothing_to_do(run, ranks)
@@ -100,6 +100,8 @@ def execute(
     except BaseException as error:
         ranks.tell("work", todo=None, state="failed", path=str(root), code=getattr(error, "exit_code", EXIT_FAILED))
         raise
+    finally:
+        ranks.part()
 
 
 DOING: dict[str, Callable[..., None]] = {"train": work.train, "evaluate": work.evaluate}
@@ -134,7 +136,7 @@ def _follow(config: Config, ranks: Ranks) -> Outcome:
     return gone if ended is None else Outcome(ended["state"], run.path, exit_code=ended["code"])
 
 
-RECORDING = 10.0
+RECORDING = 2.0
 """Seconds a process that failed leaves the first one to notice and to record it, before its end has all of them ended."""
 
 
