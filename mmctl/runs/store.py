@@ -83,7 +83,7 @@ def quiet_environment() -> None:
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is for results
     os.environ.pop("MLFLOW_RUN_ID", None)
     for name in ("alembic", "mlflow", "urllib3.connectionpool"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # MLflow logs the traceback of what it also raises
 
 
 def connect(root: Path) -> Store:
