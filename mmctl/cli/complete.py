@@ -12,6 +12,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,7 @@ def _ancestors(classes: dict[str, ast.ClassDef], name: str) -> Iterator[ast.Clas
     yield classes[name]
 
 
+@lru_cache
 def _choices(module: str) -> dict[str, list[str]]:
     """Key -> valid values, from the module's calls of one_of(key, value, valid)."""
     found = {}
@@ -229,6 +231,7 @@ def _choices(module: str) -> dict[str, list[str]]:
     return found
 
 
+@lru_cache
 def _parsed(module: str) -> ast.Module:
     # The file beside this package, not find_spec: that would import the module's parents.
     path = Path(__file__).parents[1].joinpath(*module.split(".")[1:]).with_suffix(".py")

@@ -38,7 +38,7 @@ class Scaled(Transformer):
 
 MODELS = {"scaled": Scaled}
 '''
-TASK = '''
+TASK = """
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +68,7 @@ class Copy(Task):
 
 
 TASKS = {"copy": Copy}
-'''
+"""
 QUICK = (
     "model.layers=1", "model.width=16", "model.heads=2", "model.ffn_width=16", "data.length=64", "data.mixture={recall: 1}",
     "training.steps=1", "training.warmup=0", "evaluation.examples=2", "evaluation.minimum_examples=2",

@@ -13,7 +13,7 @@ import pytest
 from small_run import scores, small
 from typer.testing import CliRunner
 
-from mmctl.cli.runs import app
+from mmctl.cli.runs import app, show
 from mmctl.errors import MmctlError, UsageError
 from mmctl.runs import RunFolder
 
@@ -91,8 +91,6 @@ def test_list_sorts_and_filters_by_settings(root: Path) -> None:
 def test_an_ambiguous_name_is_shown_with_what_tells_its_runs_apart(root: Path, capsys: Any) -> None:
     RunFolder.create(root, small("seed=2", "model.bandwidth=constant"))
     with pytest.raises(UsageError, match=r'"mosaic-v2" is ambiguous: .*; type one of them in full, such as mosaic-v2-'):
-        from mmctl.cli.runs import show
-
         show("mosaic-v2", runs=str(root))
     told = capsys.readouterr().err
     assert "model.bandwidth=adaptive" in told
