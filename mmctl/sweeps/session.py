@@ -140,5 +140,5 @@ def _show(see: progress.See, as_json: bool) -> None:
 
 
 def _artifacts(folder: Path) -> list[Path]:
-    names = ("report.md", "results.json", "numbers.csv", "manifest.json")
-    return [p for p in (*(folder / n for n in names), *sorted((folder / "figures").glob("*"))) if p.is_file()]
+    wanted = ("report.*", "results.json", "numbers.csv", "manifest.json", "figures/*")
+    return [path for pattern in wanted for path in sorted(folder.glob(pattern)) if path.is_file()]
