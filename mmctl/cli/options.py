@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import io
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,20 +65,50 @@ PLUGIN = Annotated[
 
 def with_plugins(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with a --plugin option, which is loaded before the command itself runs."""
-    signature = inspect.signature(command, eval_str=True)
 
-    @functools.wraps(command)
-    def loading(*positional: Any, plugin: list[str] | None = None, **named: Any) -> Any:
+    def loading(plugin: list[str] | None, run: Callable[[], Any]) -> Any:
         if plugin:
             from mmctl import plugins
 
             plugins.load(plugin)
-        return command(*positional, **named)
+        return run()
 
-    option = inspect.Parameter("plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=PLUGIN)
-    loading.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
-    loading.__annotations__ = {**command.__annotations__, "plugin": PLUGIN}
-    return loading
+    return _with_option(command, "plugin", PLUGIN, None, loading)
+
+
+def with_json_paths(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that prints the paths of the files it wrote, with a --json option that prints them as {"files": [...]}."""
+
+    def listing(as_json: bool, run: Callable[[], Any]) -> Any:
+        if not as_json:
+            return run()
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            done = run()
+        print_json({"files": printed.getvalue().splitlines()})
+        return done
+
+    return _with_option(command, "as_json", Json, False, listing)
+
+
+def _with_option(
+    command: Callable[..., Any],
+    name: str,
+    annotation: Any,
+    default: Any,
+    around: Callable[[Any, Callable[[], Any]], Any],
+) -> Callable[..., Any]:
+    """The command with one more option, whose value goes to `around` together with the command still to be run."""
+    signature = inspect.signature(command, eval_str=True)
+
+    @functools.wraps(command)
+    def wrapped(*positional: Any, **named: Any) -> Any:
+        value = named.pop(name, default)
+        return around(value, lambda: command(*positional, **named))
+
+    option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    wrapped.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {**command.__annotations__, name: annotation}
+    return wrapped
 
 
 def table(*columns: str, title: str | None = None, right: tuple[int, ...] = ()) -> Any:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from mmctl.cli.options import with_json_paths, with_plugins
 from mmctl.cli.registered import group
 from mmctl.plots import FIGURES
 
-app = group(FIGURES, "Draw one figure from runs or from a sweep: PNG, PDF and the CSV of its numbers.", plugins=True)
+app = group(
+    FIGURES,
+    "Draw one figure from runs or from a sweep: PNG, PDF and the CSV of its numbers.",
+    with_json_paths,
+    with_plugins,
+)

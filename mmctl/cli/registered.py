@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from mmctl.cli.options import with_plugins
 
-
-def group(registry: Mapping[str, str], help: str, plugins: bool = False) -> typer.Typer:
+def group(registry: Mapping[str, str], help: str, *options: Callable[..., Any]) -> typer.Typer:
     """A Typer whose commands are `registry`'s names; name -> module with a `command` function.
 
-    plugins: the commands read runs, and so take --plugin.
+    options: what every command gets in addition, such as `options.with_plugins`.
     """
 
     class Registered(TyperGroup):
@@ -27,7 +25,9 @@ def group(registry: Mapping[str, str], help: str, plugins: bool = False) -> type
                 return None
             single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
             command = importlib.import_module(registry[cmd_name]).command
-            single.command(cmd_name)(with_plugins(command) if plugins else command)
+            for more in options:
+                command = more(command)
+            single.command(cmd_name)(command)
             return typer.main.get_command(single)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:

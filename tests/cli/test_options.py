@@ -60,3 +60,15 @@ def test_json_is_json_and_nothing_else(words: list[str], tmp_path: Path) -> None
     assert done.code == 0, done.err
     assert isinstance(json.loads(done.out), dict | list)
     json.loads(done.out, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
+
+
+def test_a_figures_paths_are_json_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every figure gets --json: what it prints are the paths of its files."""
+    from mmctl.plots import FIGURES
+
+    for name in FIGURES:
+        assert "--json" in mmctl("plot", name, "--help").out, name
+    monkeypatch.setattr("mmctl.plots.flops_accuracy.draw", lambda *a, **k: {"png": tmp_path / "a.png"})
+    monkeypatch.setattr("mmctl.plots.sources.find_sweep", lambda root, sweep: tmp_path / "sweeps" / "s")
+    done = mmctl("plot", "flops-accuracy", "--json")
+    assert (done.code, json.loads(done.out)) == (0, {"files": [str(tmp_path / "a.png")]})

@@ -279,3 +279,84 @@ def test_a_truncated_configuration_is_not_filled_up_with_defaults(root: Path, tm
     failed = run(copy, code=1)
     assert isinstance(failed.exception, MmctlError)
     assert "config.yaml" in str(failed.exception)
+
+
+def test_untrained_tasks_and_other_settings_keep_files_of_their_own(root: Path, tmp_path: Path) -> None:
+    """The run's own evaluation was replaced by one on tasks it was not trained on, and the other way round."""
+    import shutil
+
+    source = next(root.glob("tiny-*"))
+    shutil.copytree(source, tmp_path / source.name, ignore=shutil.ignore_patterns("eval"))
+    run("tiny", "--runs", tmp_path)
+    own = {p.stem: p.read_bytes() for p in tmp_path.rglob("eval/*.json")}
+    assert set(own) == {"new-knowledge", "in-context"}
+    run("tiny", "--runs", tmp_path, "-s", "persistent")
+    run("tiny", "--runs", tmp_path, "-s", "new-knowledge", "-s", "in-context", "evaluation.examples=9")
+    run("tiny", "--runs", tmp_path, "-s", "persistent", "--remove-long-term")
+    marked = files(tmp_path, "tiny") - set(own)
+    assert {"persistent+untrained", "persistent+remove-long-term+untrained"} <= marked
+    assert sum(stem.endswith("+examples=9") for stem in marked) == 2
+    for stem, content in own.items():
+        assert next(tmp_path.glob(f"tiny-*/seed0/eval/{stem}.json")).read_bytes() == content
+
+
+def test_training_again_with_other_settings_adds_an_evaluation_and_both_are_found(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from mmctl.evaluation import find_evaluation, stem_in
+    from mmctl.runs import RunFolder
+    from mmctl.sweeps import evaluating, scores
+    from mmctl.sweeps.matrix import Changes
+    from mmctl.training.run import execute
+
+    config = quick_config(
+        "model.layers=1", "data.mixture={recall: 1}", "training.steps=1", "evaluation.examples=4",
+        "evaluation.minimum_examples=4", "evaluation.lengths=[1]", "operation.mlflow=false",
+    )  # fmt: skip
+    outcome = execute(config, tmp_path)
+    assert outcome.state == "finished", outcome.reason
+    folder = RunFolder.open(outcome.path)
+    first = (folder.path / "eval" / "new-knowledge.json").read_bytes()
+    other = replace(config, evaluation=replace(config.evaluation, examples=6))
+    assert execute(other, tmp_path).path == folder.path  # the same run
+    assert {p.stem for p in (folder.path / "eval").iterdir()} == {"new-knowledge", "new-knowledge+examples=6"}
+    assert (folder.path / "eval" / "new-knowledge.json").read_bytes() == first
+    assert execute(other, tmp_path).skipped
+    assert execute(config, tmp_path).skipped
+    for asked, stem, number in ((config, "new-knowledge", 4), (other, "new-knowledge+examples=6", 6)):
+        assert stem_in(folder, asked, "new-knowledge") == stem
+        found = find_evaluation(folder, asked, "new-knowledge")
+        assert found is not None
+        assert (found[0], found[1]["settings"]["examples"]) == (stem, number)
+        assert evaluating.missing(folder, asked, Changes()) == []
+        read = scores.read(folder, asked, Changes())["recall/accuracy@1x"]
+        assert (read.source, read.n) == (f"eval/{stem}.json", number)
+    third = replace(config, evaluation=replace(config.evaluation, examples=8))
+    assert evaluating.missing(folder, third, Changes()) == ["new-knowledge"]
+
+
+def test_a_finished_run_prints_the_evaluations_asked_for_and_no_others(root: Path, tmp_path: Path) -> None:
+    import contextlib
+    import io
+
+    from mmctl.cli.train import train
+    from mmctl.runs import RunFolder
+
+    words = ["smoke", "data.length=64", "model.layers=1", "data.mixture={recall: 1}", "training.steps=1", "training.warmup=0",
+             "evaluation.examples=4", "evaluation.minimum_examples=4", "evaluation.lengths=[1]", "operation.mlflow=false"]  # fmt: skip
+
+    def printed() -> str:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.suppress(typer.Exit):
+            train(list(words), runs=tmp_path)
+        return out.getvalue()
+
+    assert "new-knowledge" in printed()
+    folder = next(RunFolder.all(tmp_path))
+    evaluation = folder.evaluation("new-knowledge")
+    assert evaluation is not None
+    folder.write_evaluation("new-knowledge+m=4", evaluation | {"changes": {"remove_long_term": False, "delay": 4}})
+    again = printed()
+    assert "already finished" in again
+    assert again.count("recall/accuracy") == 1
+    assert "m = 4" not in again
