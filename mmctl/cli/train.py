@@ -53,7 +53,7 @@ def train(
     import sys
 
     from mmctl.errors import MmctlError
-    from mmctl.training.distributed import from_environment
+    from mmctl.training.environment import from_environment
 
     ranks = from_environment()
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from mmctl.config import Config
 from mmctl.errors import MmctlError, UsageError
+from mmctl.training.environment import LAUNCHER
 from mmctl.training.messages import Messages
-from mmctl.training.ranks import ALONE, Ranks, pick_device
+from mmctl.training.ranks import Ranks, pick_device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,48 +28,10 @@ if TYPE_CHECKING:
     from mmctl.models.base import Model
     from mmctl.runs import RunFolder
 
-ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun tells each process it starts."""
-LAUNCHER = "MMCTL_LAUNCHER"
-"""Environment variable with the process of `mmctl train --processes`, which its processes end with."""
 PATIENCE = timedelta(minutes=30)
 """How long a collective waits for the other processes: longer than any of them writes a checkpoint."""
 SMALL = 2**16
 """Scalars up to which a parameter is put together for `Model.diagnostics`, which reads bandwidths and no matrices."""
-
-
-def from_environment() -> Ranks:
-    """This process's place among those torchrun started, not yet connected; `ALONE` outside of it.
-
-    UsageError when the environment holds only part of what torchrun sets, or no numbers.
-    """
-    if int_of("WORLD_SIZE") in (None, 1):
-        return ALONE
-    missing = [name for name in ENVIRONMENT if name not in os.environ]
-    if missing:
-        raise UsageError(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']}, but {', '.join(missing)} not set: start with torchrun"
-        )
-    end_with_launcher()
-    return Group(int_of("RANK") or 0, int_of("WORLD_SIZE") or 1, int_of("LOCAL_RANK") or 0)
-
-
-def int_of(name: str) -> int | None:
-    """An environment variable as a whole number; None if it is not set."""
-    text = os.environ.get(name)
-    if text is None or text.isdecimal():
-        return int(text) if text else None
-    raise UsageError(f"{name}={text}: expected a whole number, as torchrun sets it")
-
-
-def end_with_launcher() -> None:
-    """Ask the kernel for SIGTERM when `mmctl train --processes` dies (Linux), so that nothing is left running."""
-    parent = os.environ.get(LAUNCHER, "")
-    if sys.platform == "linux" and parent.isdecimal() and os.getppid() == int(parent):
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
 
 
 def check_shares(config: Config, processes: int) -> None:

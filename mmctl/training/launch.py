@@ -18,7 +18,8 @@ from mmctl.config import Config
 from mmctl.errors import EXIT_FAILED, UsageError
 from mmctl.runs import RunFolder
 from mmctl.runs.lock import Locked
-from mmctl.training.distributed import LAUNCHER, check_shares
+from mmctl.training.distributed import check_shares
+from mmctl.training.environment import LAUNCHER
 
 OPTION = "--processes"
 

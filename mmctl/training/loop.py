@@ -9,11 +9,8 @@ batch and the same m, and share the batch's sequences; sums over them change rou
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +23,8 @@ from mmctl.data.mixture import Mixture
 from mmctl.models.base import Model
 from mmctl.training.losses import Means, held_out_losses, step_losses, step_means
 from mmctl.training.progress import Listener, Progress, silent
-from mmctl.training.ranks import ALONE, Diverged, Interrupted, Ranks, Stopped
+from mmctl.training.ranks import ALONE, Diverged, Interrupted, Ranks
+from mmctl.training.signals import signals
 
 DELAY_STREAM = 1_000_003
 """Private random stream of the stochastic long-term mask, apart from the data's streams."""
@@ -51,27 +49,6 @@ def learning_rate(step: int, config: Any) -> float:
     done = (step - config.warmup) / max(1, config.steps - config.warmup)
     low = config.final_fraction
     return config.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
-
-
-@contextmanager
-def signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of dying, so that a step is finished and saved first. A second one kills."""
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-
-    def note(number: int, _: Any) -> None:
-        if received:
-            raise Stopped(number)
-        received.append(number)
-
-    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def train(

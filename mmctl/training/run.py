@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmctl.config import Config
-from mmctl.errors import EXIT_DONE, EXIT_FAILED, MmctlError, OutOfMemory, UsageError
+from mmctl.errors import EXIT_DONE, EXIT_FAILED, MmctlError, UsageError
 from mmctl.runs import RunFolder
 from mmctl.training import work
 from mmctl.training.progress import LINE_EVERY_SECONDS, Listener, Progress, silent
-from mmctl.training.ranks import ALONE, Diverged, Interrupted, Ranks, Stopped
+from mmctl.training.ranks import ALONE, Diverged, Interrupted, Ranks
 from mmctl.training.ranks import pick_device as pick_device
+from mmctl.training.signals import Terminable
 from mmctl.training.work import versions as versions
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def execute(
         _check_memory(config)
         run = run or _create(root, config, overrides)
         listener = _logged(listener, run)
-        with run.lock(), _Terminable() as signals:
+        with run.lock(), Terminable() as signals:
             if run.finished and not work.missing_suites(run, config):
                 return _nothing_to_do(run, ranks)
             todo = "evaluate" if run.finished else "train"
@@ -123,7 +123,7 @@ def _follow(config: Config, ranks: Ranks) -> Outcome:
     if told["todo"] is None:
         return Outcome(told["state"], Path(told["path"]), exit_code=told["code"])
     run, patience = RunFolder.open(told["path"]), None
-    with _Terminable() as signals:
+    with Terminable() as signals:
         try:
             DOING[told["todo"]](run, config, ranks.device(config.operation.device), silent, ranks=ranks)
         except (Interrupted, Diverged):
@@ -185,30 +185,6 @@ def _check_memory(config: Config) -> None:
             raise UsageError(f"{what} {size(need)}, this machine has {size(have)} of memory")
 
 
-class _Terminable:
-    """SIGTERM raises `Stopped` where nobody handles it, as SIGINT raises KeyboardInterrupt: the state gets recorded.
-
-    While `muted`, both wait until they can do no harm (SIGTERM) or are left out (a launcher sends them to all).
-    """
-
-    muted = False
-
-    def __enter__(self) -> _Terminable:
-        ours = threading.current_thread() is threading.main_thread()
-        self._set = ours and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        if self._set:
-            signal.signal(signal.SIGTERM, self._stop)
-        return self
-
-    def _stop(self, number: int, _: Any) -> None:
-        if not self.muted:
-            raise Stopped(number)
-
-    def __exit__(self, *_: object) -> None:
-        if self._set:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN if self.muted else signal.SIG_DFL)
-
-
 def _mirror(run: RunFolder, config: Config, parent_run_id: str | None, tags: dict[str, str] | None) -> Mirror | None:
     if not config.operation.mlflow:
         return None
@@ -218,10 +194,10 @@ def _mirror(run: RunFolder, config: Config, parent_run_id: str | None, tags: dic
 
 
 def _guarded(
-    run: RunFolder, doing: Callable[[], None], mirror: Mirror | None, ranks: Ranks, signals: _Terminable
+    run: RunFolder, doing: Callable[[], None], mirror: Mirror | None, ranks: Ranks, signals: Terminable
 ) -> Outcome:
     """Turn every way of ending into a recorded state."""
-    more: dict[str, Any] = {}
+    fits: str | None = None
     try:
         doing()
         state, reason, code = "finished", None, EXIT_DONE
@@ -231,10 +207,9 @@ def _guarded(
         state, reason, code = ending(error)
         if state == "failed":
             run.log(traceback.format_exc())
-        if isinstance(error, OutOfMemory):
-            more["fits"] = error.fits
+        fits = getattr(error, "fits", None)
     try:
-        run.set_state(state, reason, **more)
+        run.set_state(state, reason, fits=fits)
     except MmctlError as error:  # such as a full disk: what happened is still said, and the state will read "lost"
         print(f"{run.label}: {state}, which cannot be recorded: {error}", file=sys.stderr)
     if mirror is not None:

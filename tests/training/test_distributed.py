@@ -19,7 +19,8 @@ from mmctl.config import Config, load
 from mmctl.errors import MmctlError, UsageError
 from mmctl.runs import RunFolder
 from mmctl.runs import checkpoints as shelf
-from mmctl.training.distributed import Group, check_shares, from_environment
+from mmctl.training.distributed import Group, check_shares
+from mmctl.training.environment import from_environment
 from mmctl.training.loop import Hooks, train
 from mmctl.training.losses import step_means
 from mmctl.training.prepare import prepare
