@@ -382,3 +382,26 @@ def test_a_result_under_another_runs_name_is_refused(here: Path, tmp_path: Path)
         found[:] = [pair for pair in found if pair[0].name != f"runs/{label}/result.json"]
 
     refused(rewritten(path, unfinished), tmp_path / "c", "is no finished run")
+
+
+def test_a_sweep_skips_what_was_imported(tmp_path: Path) -> None:
+    from mmctl.evaluation.suites import settings_dict
+    from mmctl.sweeps import matrix, plan, profiles
+    from mmctl.sweeps.execute import Options, todo
+
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nquestion: Which?\nseeds: [0, 1]\nbaseline: {set: {model.name: mosaic-v2}}\n"
+        "arms:\n  - {name: adaptive}\n  - {name: constant, set: {model.bandwidth: constant}}\n"
+    )
+    overrides = ["data.mixture={recall: 1}", "data.length=64", "evaluation.suites=[new-knowledge]"]
+    made = plan.make_plan(matrix.find([str(tmp_path / "mine.yaml")]), profiles.profile("smoke"), overrides)
+    assert len(made.runs()) == 4
+    here, there = tmp_path / "here", tmp_path / "there"
+    for wanted in made.runs():
+        run = RunFolder.create(here, wanted.config)
+        own = scores({"recall/accuracy@1x": 0.5}) | {"settings": settings_dict(wanted.config)}
+        run.write_evaluation("new-knowledge", own)
+        run.write_result({**RESULT, "identity": run.identity, "seed": run.seed})
+    assert {t.state for t in todo(made, there, Options())} == {"waiting"}
+    importing.merge(exported(here), there)
+    assert {t.state for t in todo(made, there, Options())} == {"finished"}
