@@ -151,7 +151,8 @@ def load(name: str) -> Subword:
         return _fetch(name)
     except Exception as error:
         raise UsageError(
-            f"{said}: no file or folder of that name, and not to be had from the Hugging Face hub ({_first_line(error)})"
+            f"{said}: no file or folder of that name, and not to be had from the Hugging Face hub "
+            f"({type(error).__name__}: {_first_line(error)})"
         ) from None
 
 
@@ -165,9 +166,16 @@ def _read(path: str, changed: int) -> Subword:
 
 @lru_cache(maxsize=8)
 def _fetch(name: str) -> Subword:
-    import tokenizers
+    """From the hub's local cache, else from the hub."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    return Subword(tokenizers.Tokenizer.from_pretrained(name), name)
+    try:
+        path = hf_hub_download(name, FILE, local_files_only=True)
+    except LocalEntryNotFoundError:
+        get_hf_file_metadata(hf_hub_url(name, FILE), timeout=10)  # fails at once, where a download tries for long
+        path = hf_hub_download(name, FILE)
+    return Subword(_read(path, 0).inner, name)
 
 
 def trained(data: Any) -> Subword:
