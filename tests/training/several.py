@@ -8,8 +8,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from tiny import tiny_overrides
+
+from mmctl import models
+from mmctl.config import Config, load
 from mmctl.training.environment import from_environment
 
+TIMING = ("seconds", "time")
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
@@ -63,3 +68,17 @@ def _one(pipe: Any, rank: int, size: int, port: int, function: Callable[..., Any
     pipe.send(result)
     pipe.close()
     os._exit(0)
+
+
+def tiny_config(*words: str) -> Config:
+    """The tiny run of a model, on the CPU whatever there is; `words` replace its own."""
+    name = next((w.partition("=")[2] for w in words if w.startswith("model.name=")), "mosaic-v2")
+    fields = {f"model.{f}" for f in models.config_class(name).__dataclass_fields__}
+    given = {w.partition("=")[0] for w in words}
+    kept = [w for w in tiny_overrides() if w.partition("=")[0] not in given]
+    kept = [w for w in kept if not w.startswith("model.") or w.partition("=")[0] in fields]
+    return load("smoke", [*kept, "operation.device=cpu", *words])
+
+
+def without_clock(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in row.items() if k not in TIMING and v is not None}
