@@ -94,7 +94,7 @@ def _device(root: Path) -> Line:
                 "device", "warn", f"CPU only, although torch is built for CUDA {built}", todo, {"device": "cpu"}
             )
         return Line("device", "ok", f"CPU only ({platform.machine()}); runs take cpu", values={"device": "cpu"})
-    devices = []
+    devices: list[dict[str, Any]] = []
     for index in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(index)
         devices.append({"name": about.name, "memory": about.total_memory, "capability": [about.major, about.minor]})
