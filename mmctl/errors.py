@@ -13,6 +13,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def visible(text: str) -> str:
+    """As `printable`, for a text of several lines or columns."""
+    return "".join(c if c in "\n\t" else printable(c) for c in text)
+
+
 class MmctlError(Exception):
     """Something failed that the user should read about in one line (exit 1)."""
 

@@ -122,10 +122,12 @@ def table(*columns: str, title: str | None = None, right: tuple[int, ...] = ()) 
 
 
 def plain(text: str) -> Any:
-    """Text in which [brackets] are not markup."""
+    """Text in which [brackets] are not markup, and nothing that a file holds steers the terminal."""
     from rich.text import Text
 
-    return Text(text)
+    from mmctl.errors import visible
+
+    return Text(visible(text))
 
 
 def console(stderr: bool = False) -> Console:

@@ -9,6 +9,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from mmctl.errors import printable
 
 _NAME = re.compile(r"(?P<row>.+)@(?P<multiple>\d+)x")
 _DETAIL = re.compile(r"(?!text/loss$).*/(accuracy-shots\d+|loss-quarter\d|loss)")
@@ -57,7 +60,7 @@ def table(evaluation: dict[str, Any], details: bool = False, named: str | None =
     length = evaluation["settings"]["training_length"]
     lengths, scores = rows(evaluation, details)
     drawn = Table(
-        title=named or title(evaluation), title_justify="left", caption="95% intervals, bootstrap over examples"
+        title=_plain(named or title(evaluation)), title_justify="left", caption="95% intervals, bootstrap over examples"
     )
     drawn.add_column("score", no_wrap=True)
     for multiple in lengths:
@@ -68,7 +71,7 @@ def table(evaluation: dict[str, Any], details: bool = False, named: str | None =
         if "accuracy" in name and not name.endswith("-shots0"):  # nothing of its class is known yet
             chances = [evaluation["tasks"][f"{name.partition('/')[0]}@{multiple}x"]["chance"] for multiple in by_length]
             chance = _range([c for c in chances if c is not None])
-        drawn.add_row(name, *(cell(by_length.get(multiple)) for multiple in lengths), chance or "")
+        drawn.add_row(_plain(name), *(cell(by_length.get(multiple)) for multiple in lengths), chance or "")
     return drawn
 
 
@@ -82,7 +85,12 @@ def print_scores(
         if evaluation["scores"]:
             console.print(table(evaluation, details, named))
         for what, reason in evaluation["skipped"].items():
-            print(f"{evaluation['suite']}: {what} not measured: {reason}", file=sys.stderr)
+            print(printable(f"{evaluation['suite']}: {what} not measured: {reason}"), file=sys.stderr)
+
+
+def _plain(text: Any) -> Text:
+    """Neither markup nor anything that steers the terminal: an evaluation may come from somebody else."""
+    return Text(printable(str(text)))
 
 
 def _range(values: Iterable[float]) -> str:

@@ -20,7 +20,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmctl.errors import MmctlError, UsageError
+from mmctl.errors import MmctlError, UsageError, printable
 from mmctl.runs import checkpoints, files, metrics, names, status
 from mmctl.runs.lock import Lock, beating, say, waiting_lock
 from mmctl.runs.redaction import redact, redact_arguments
@@ -332,7 +332,7 @@ def _fill(draft: Path, config: Config, overrides: Sequence[str], command: Sequen
 
     (draft / "checkpoints").mkdir()
     (draft / "eval").mkdir()
-    typed = "".join(redact(override) + "\n" for override in overrides)
+    typed = "".join(printable(redact(override)) + "\n" for override in overrides)
     files.write_text(draft / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_dict(config))), durable=False)
     files.write_text(draft / "overrides.txt", typed, durable=False)
     origin = provenance.collect()

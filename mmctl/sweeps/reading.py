@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from mmctl.errors import UsageError, nearest
+from mmctl.errors import UsageError, nearest, printable
 
 LARGEST = 1_000_000
 """Bytes beyond which a file is not a matrix."""
@@ -142,7 +142,7 @@ def refuse_interpolation(file: Path | str, where: str, value: Any) -> None:
 def text(section: Section, key: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         section.fail(key, f"expected text, got {kind(value)}")
-    return " ".join(value.split())
+    return printable(" ".join(value.split()))
 
 
 def name(section: Section, key: str, value: Any) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmctl import plugins
+
 if TYPE_CHECKING:
     from mmctl.runs import RunFolder
 
@@ -49,6 +51,7 @@ class Job:
             "overrides": self.overrides,
             "arguments": self.arguments,
             "command": self.command,
+            "plugins": plugins.named(),
         }
 
 
@@ -81,9 +84,11 @@ def perform(
     from mmctl.errors import MmctlError
     from mmctl.runs import RunFolder
     from mmctl.runs.lock import Locked
+    from mmctl.runs.redaction import redact
 
     root = Path(message["root"])
     try:
+        plugins.load(message.get("plugins", []))  # of a worker on another machine, whose environment is not ours
         config = from_dict(message["config"])
         run = RunFolder.locate(root, config)
         if run is None:
@@ -101,7 +106,7 @@ def perform(
                 return {"state": "busy", "reason": str(error), "path": str(run.path)}
             except Exception as error:
                 if not isinstance(error, MmctlError):
-                    traceback.print_exc()
+                    print(redact(traceback.format_exc()), file=sys.stderr)
                 _note_failure(run, _line(error))
                 return {"state": "failed", "reason": _line(error), "path": str(run.path)}
         return {
@@ -112,7 +117,7 @@ def perform(
         }
     except Exception as error:
         if not isinstance(error, MmctlError):
-            traceback.print_exc()
+            print(redact(traceback.format_exc()), file=sys.stderr)
         return {"state": "failed", "reason": _line(error), "path": None}
 
 
