@@ -97,9 +97,14 @@ def tasks_of_plugins() -> set[str]:
     return {task for plugin in _loaded.values() for task in plugin.tasks}
 
 
+def named() -> list[str]:
+    """What `load` takes to load the same plugins in another process."""
+    return [plugin.word for plugin in _loaded.values()]
+
+
 def words() -> list[str]:
     """The options of a command line that loads the same plugins."""
-    return [word for plugin in _loaded.values() for word in ("--plugin", plugin.word)]
+    return [word for name in named() for word in ("--plugin", name)]
 
 
 def check(recorded: Any) -> None:

@@ -160,3 +160,24 @@ def test_a_check_that_breaks_is_a_failure_and_not_the_end(tmp_path: Path, monkey
     found = checks(tmp_path)
     assert (found["device"].state, found["device"].found) == ("fail", "RuntimeError: all wrong")
     assert found["plugins"].state == "ok"
+
+
+def test_devices_are_named_and_a_driver_that_torch_does_not_see_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a device here, what torch would say is put in its mouth."""
+    import torch
+
+    About = namedtuple("About", "name total_memory major minor")
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "is_available", lambda: True)
+        patched.setattr(torch.cuda, "device_count", lambda: 2)
+        patched.setattr(torch.cuda, "get_device_properties", lambda n: About(f"GPU {n}", 8 * 2**30, 9, 0))
+        line = diagnosis._device(tmp_path)
+    assert (line.state, line.found) == ("ok", "cuda:0 GPU 0 (8.0 GiB), cuda:1 GPU 1 (8.0 GiB)")
+    assert line.values["devices"][1]["capability"] == [9, 0]
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    line = diagnosis._device(tmp_path)
+    assert (line.state, line.found) == ("warn", "CPU only, although torch is built for CUDA 13.0")

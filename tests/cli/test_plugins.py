@@ -182,6 +182,21 @@ def test_workers_and_commands_to_repeat_know_the_plugin(model: Path, tmp_path: P
     assert f"--plugin {model}" in manifest["command"]
 
 
+def test_a_job_carries_its_plugins_to_workers_that_share_no_environment(model: Path, tmp_path: Path) -> None:
+    """As a cluster's scheduler starts them: the job's message is all they get."""
+    from mmctl.sweeps.launchers.job import Job, perform
+
+    plugins.load([str(model)])
+    config = load("smoke", ["model.name=scaled", *QUICK])
+    message = json.loads(json.dumps(Job(1, "train", "x", to_dict(config), tmp_path / "r", [], {}, []).message()))
+    plugins._loaded.clear()
+    del sys.modules["mmctl.models"].MODELS["scaled"]
+    os.environ.pop(plugins.VARIABLE)
+    plugins._read_from_environment = ""
+    outcome = perform(message, lambda progress: None)
+    assert (outcome["state"], outcome["reason"]) == ("finished", None)
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
