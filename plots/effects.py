@@ -82,7 +82,7 @@ def collect(sweep: Path, ablations: Sequence[str] = ()) -> list[Effect]:
                     claim["published_effect"],
                     claim["verdict"],
                     claim["expected"],
-                    claim["at_chance"],
+                    len(claim["at_chance"]) == 2,
                 )
             )
     if not found:

@@ -7,25 +7,24 @@ cost. Every axis names its convention; conventions never share an axis.
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
-from mmctl.errors import UsageError, nearest
 from mmctl.sweeps.units import scale_of
 
 from . import sources, style
+from .cost_points import Point, Run, chance_of, collect, points
 from .published_scores import PUBLISHED, PUBLISHED_AT, published_cost
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+__all__ = ["Point", "Run", "collect", "command", "draw", "draw_sweep", "plot", "points", "rows"]
 
 TITLE = "Accuracy against forward FLOPs per token"
 METRIC = "icl/accuracy-last-quarter@1x"
@@ -34,57 +33,6 @@ WIDTH = 7.4
 """Inches."""
 LABEL = 44
 """Letters of a line of a legend's label."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One trained run's score: `value` in its own unit, forward FLOPs per token at the context it was scored at."""
-
-    arm: str
-    model: str
-    seed: int
-    value: float
-    flops_per_token: float
-    parameters: int
-    run: str = ""
-
-
-@dataclass(frozen=True)
-class Point:
-    """An arm over its seeds: mean, 95% t interval (None below two seeds), n, cost; values in the metric's own unit."""
-
-    arm: str
-    model: str
-    mean: float
-    interval: tuple[float, float] | None
-    n: int
-    flops_per_token: float
-    parameters: int
-    values: tuple[float, ...]
-
-
-def points(runs: Iterable[Run]) -> list[Point]:
-    """Runs grouped by arm, in order of appearance. A missing score is no run, never a zero."""
-    from scipy import stats
-
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.arm, []).append(run)
-    result = []
-    for arm, members in groups.items():
-        values = np.array([m.value for m in members])
-        interval = None
-        if len(values) > 1:
-            half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-            interval = (float(values.mean() - half), float(values.mean() + half))
-        first = members[0]
-        result.append(
-            Point(
-                arm, first.model, float(values.mean()), interval, len(values), first.flops_per_token, first.parameters,
-                tuple(float(v) for v in values),
-            )
-        )  # fmt: skip
-    return result
 
 
 def plot(
@@ -120,7 +68,7 @@ def plot(
         counts = sorted({p.n for p in found})
         seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
         about = (
-            f"left: mean and 95% t interval over seeds ({seeds}), dots are seeds; arms of (nearly) equal cost are moved apart "
+            f"left: mean over seeds ({seeds}) with its 95% interval, dots are seeds; arms of (nearly) equal cost are moved apart "
             "by a few percent of the axis, their exact costs are in the CSV. Right: one published number a point, no interval "
             "given; other sizes, other tasks: compare shapes, not heights"
         )
@@ -244,59 +192,6 @@ def _side_by_side(costs: Sequence[float]) -> list[float]:
             cost += 0.025 * spread
         placed.append(cost)
     return placed
-
-
-def collect(sweep: Path, metric: str, convention: str) -> tuple[list[Run], int]:
-    """Scores of every distinct arm of a sweep by seed, with FLOPs per token at the context the metric is scored at.
-
-    Returns the runs and that context, in tokens. Raises UsageError when the sweep has no such metric or convention.
-    """
-    from mmctl.models.flops import CONVENTIONS, flops_per_token
-
-    if convention not in CONVENTIONS:
-        raise UsageError(f'--convention "{convention}": no such convention{nearest(convention, CONVENTIONS)}')
-    arms = sources.arms(sources.read_results(sweep))
-    known = sorted({name for arm in arms for name in arm["scores"]})
-    if metric not in known:
-        raise UsageError(f'--metric "{metric}": {sweep.name} has no such score{nearest(metric, known, "scores")}')
-    times = int(found[1]) if (found := re.search(r"@(\d+)x$", metric)) else 1
-    runs, contexts = [], set()
-    for arm in arms:
-        if metric not in arm["scores"]:
-            continue
-        cost = arm["cost"]
-        context = times * cost["context"]
-        contexts.add(context)
-        flops = cost["flops_per_token"][convention]
-        run = sources.run_of(arm, sweep)
-        if times > 1 and run is not None:
-            config = run.config()
-            removed = arm["evaluate"]["remove_long_term"]
-            flops = flops_per_token(config.model, config.data.vocabulary, context, convention, removed)
-        for seed, score in arm["scores"][metric]["seeds"].items():
-            runs.append(
-                Run(
-                    arm["shown"],
-                    arm["model"],
-                    int(seed),
-                    score["value"],
-                    flops,
-                    cost["parameters"],
-                    arm.get("cell") or "",
-                )
-            )
-    if len(contexts) > 1:
-        raise UsageError(
-            f"{sweep}: arms are scored at different contexts {sorted(contexts)}, which share no FLOPs axis"
-        )
-    return runs, contexts.pop()
-
-
-def chance_of(sweep: Path, metric: str) -> float | None:
-    """Accuracy of a guess that has learned the task's form only; None where none is defined."""
-    arms = sources.arms(sources.read_results(sweep))
-    found = {arm["scores"][metric].get("chance") for arm in arms if metric in arm["scores"]}
-    return found.pop() if len(found) == 1 else None
 
 
 def draw(sweep: Path, directory: Path, metric: str = METRIC, convention: str = "executed") -> dict[str, Path]:

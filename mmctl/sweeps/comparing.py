@@ -111,7 +111,7 @@ def at_chance(arms: Sequence[Scored], metric: str) -> bool:
     return bool(arms)
 
 
-def both_at_chance(claim: Claim, matrix: Matrix, scored: ByArm) -> bool:
-    """Whether a claim compares two arms neither of which has learned the task."""
-    arms = (claim.treatment, claim.control)
-    return claim.control is not None and at_chance([scored.get((matrix.name, a or ""), {}) for a in arms], claim.metric)
+def arms_at_chance(claim: Claim, matrix: Matrix, scored: ByArm) -> list[str]:
+    """Those of the two arms a claim compares that have not learned the task."""
+    arms = [a for a in (claim.treatment, claim.control) if claim.control is not None and a is not None]
+    return [a for a in arms if at_chance([scored.get((matrix.name, a), {})], claim.metric)]

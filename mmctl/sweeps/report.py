@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mmctl.sweeps import words
+from mmctl.sweeps import preamble, words
 from mmctl.sweeps.comparing import CHANCE_MARGIN
-from mmctl.sweeps.costs import TOLERANCE
 from mmctl.sweeps.units import scale_of
-from mmctl.sweeps.verdicts import MEANINGS
 from mmctl.sweeps.words import MISSING
 
 MOST_COLUMNS = 6
 """Arms beyond which a table of scores has a row an arm instead of a column."""
 
-RULES = """\
-Every difference is paired by seed, treatment minus control; n is the number of seeds. Intervals are 95% (unless said to be
-corrected): Student's t over seeds, but never narrower than the interval over the held-out examples alone, which all seeds
-share; for a single seed a paired bootstrap over examples. Claims of a direction are tested against 0, two-sided, and
-corrected by Holm's procedure over the {family} of them in this report; claims of no effect and of a range are intervals
-against the margin or range stated with the claim, uncorrected. Hyper-parameters were not chosen on any reported number.
-Accuracies are in percent, their differences in percentage points. "Unmatched": parameters, FLOPs or training tokens of the
-two arms differ by more than {tolerance:g}%."""
-
 
 def markdown(results: Mapping[str, Any], figures: Mapping[str, str] | None = None) -> str:
     """The report. figures: {name: path relative to the report}; drawn over the whole sweep, they stand at its end."""
-    parts = [*_header(results), *_summary(results)]
+    parts = [*preamble.header(results), *preamble.summary(results)]
     for ablation in results["ablations"]:
         parts += _ablation(ablation, figures or {})
     if figures:
@@ -38,89 +27,11 @@ def markdown(results: Mapping[str, Any], figures: Mapping[str, str] | None = Non
     return "\n\n".join(parts) + "\n"
 
 
-def _header(results: Mapping[str, Any]) -> Iterator[str]:
-    machine, versions = results["machine"], results["versions"]
-    seeds = {a["name"]: ", ".join(map(str, a["seeds"])) for a in results["ablations"]}
-    said = (
-        next(iter(seeds.values()))
-        if len(set(seeds.values())) == 1
-        else "; ".join(f"{k}: {v}" for k, v in seeds.items())
-    )
-    states = Counter(run["state"] for run in results["runs"])
-    costs = [arm["cost"] for ablation in results["ablations"] for arm in ablation["arms"]]
-    yield f"# Ablations of Memory Mosaics: {results['profile']} profile"
-    yield "\n".join(
-        [
-            f"- Sweep: `{results['sweep']}`, preset `{results['preset']}`, seeds {said}",
-            f"- Scale: {_between(c['parameters'] for c in costs)} parameters, {_between(c['training_tokens'] for c in costs)} "
-            "training tokens a run; verdicts are about this scale",
-            f"- Runs: {', '.join(f'{count} {state}' for state, count in states.most_common())}",
-            f"- Machine: {machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}",
-            f"- Date: {results['date']}",
-            f"- Pre-registration: {_registration(results)}",
-            "- Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()),
-            f"- Command: `{results['command']}`",
-        ]
-    )
-    for key, arms in results["passed_over"].items():
-        yield f"`{key}` does not exist in the models of {', '.join(arms)} and was passed over there."
-
-
-def _between(counts: Iterable[float]) -> str:
-    ordered = sorted(set(counts))
-    return " to ".join(words.large(c) for c in dict.fromkeys((ordered[0], ordered[-1])))
-
-
-def _registration(results: Mapping[str, Any]) -> str:
-    """What the manifest fixed and when, and what is not as it was then."""
-    claims = [c for a in results["ablations"] for c in a["claims"]]
-    earlier, runs = len(results["finished_before"]), len(results["runs"])
-    before = f"when {earlier} of {runs} runs were finished already" if earlier else "before the first run"
-    text = f"metric, direction, margin and seeds of every claim fixed {results['registered']}, {before}, with the "
-    text += "SHA-256 of their file (at each ablation). "
-    changed = sum(bool(c["registered"]) for c in claims)
-    text += f"{changed} of {len(claims)} claims are not as they were then, and are marked. " if changed else ""
-    text += "" if changed else "No claim has changed since. "
-    recorded = results["analysis_registered"]
-    if recorded is None:
-        return text + "The rules of analysis were not recorded then."
-    rules = [k for k, v in results["analysis"].items() if recorded.get(k) != v]
-    return text + (
-        f"Rules of analysis changed since: {', '.join(rules)}." if rules else "Nor have the rules of analysis."
-    )
-
-
 def _file(ablation: Mapping[str, Any]) -> str:
     """The ablation's file with its hash, beside the registered one."""
     now, then = ablation["sha256"], ablation["sha256_registered"]
     same = "as registered" if now == then else f"registered as `{then}`" if then else "not registered"
     return f"File: `{ablation['file']}`, SHA-256 `{now}`, {same}."
-
-
-def _summary(results: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Verdicts"
-    counts = Counter(c["verdict"] for a in results["ablations"] for c in a["claims"])
-    if counts:
-        yield f"{counts.total()} claims: " + ", ".join(f"{n} {word}" for word, n in counts.most_common()) + "."
-    rows = [
-        [f"[{a['name']}](#{a['name']}): {c['statement']}", words.published(c), words.ours(c), _verdict(c)]
-        for a in results["ablations"]
-        for c in a["claims"]
-    ]
-    if not rows:
-        yield "These ablations make no claims."
-        return
-    yield words.table(["claim", "published", "ours (mean, 95% interval)", "verdict"], rows)
-    yield RULES.format(family=results["family"], tolerance=100 * TOLERANCE)
-    said = {c["verdict"] for a in results["ablations"] for c in a["claims"]}
-    said |= {p["verdict"] for a in results["ablations"] for c in a["claims"] for p in c["parts"]}
-    yield "The words of the verdicts, by fixed rules:\n\n" + "\n".join(
-        f"- **{word}**: {meaning}." for word, meaning in MEANINGS.items() if word in said
-    )
-
-
-def _verdict(claim: Mapping[str, Any]) -> str:
-    return "; ".join([f"**{claim['verdict']}**", *words.marks(claim)])
 
 
 def _ablation(ablation: Mapping[str, Any], figures: Mapping[str, str]) -> Iterator[str]:
@@ -283,7 +194,8 @@ def _claim(claim: Mapping[str, Any]) -> str:
         lines.append(f"  - Ours: {words.ours(claim)}{arms}.")
     lines.append(f"  - Verdict: **{claim['verdict']}**: {claim['reason']}.")
     if claim["corrected_interval"] is not None:
-        p = "" if claim["p_holm"] is None else f"; Holm-adjusted p = {claim['p_holm']:.3g}"
+        p = words.holm_p(claim)
+        p = f"; Holm-adjusted p {p if p.startswith('<') else f'= {p}'}" if p else ""
         level = f"{100 * claim['corrected_level']:.2f}%"
         pair = words.interval(claim["corrected_interval"], scale)
         lines.append(f"  - Corrected interval ({level}): {pair} {scale.of_difference}{p}.")

@@ -36,7 +36,7 @@ def collect(
     starts = comparing.starts(plan, scored)
     claims = [(matrix, claim) for matrix in plan.matrices for claim in matrix.claims]
     differences = [comparing.difference_of(claim, claim.metric, matrix, scored) for matrix, claim in claims]
-    chance = [comparing.both_at_chance(claim, matrix, scored) for matrix, claim in claims]
+    chance = [len(comparing.arms_at_chance(claim, matrix, scored)) == 2 for matrix, claim in claims]
     judged = judge_all([claim for _, claim in claims], differences, chance)
     tested: dict[str, list[dict[str, Any]]] = {matrix.name: [] for matrix in plan.matrices}
     for (matrix, claim), difference, verdict in zip(claims, differences, judged, strict=True):
@@ -185,7 +185,7 @@ def _claim(
         "corrected_level": verdict.corrected_level,
         "p_holm": verdict.p_holm,
         "unmatched": costs.unmatched(plan, matrix, claim.treatment, claim.control) if both and claim.control else [],
-        "at_chance": comparing.both_at_chance(claim, matrix, scored),
+        "at_chance": comparing.arms_at_chance(claim, matrix, scored),
     }
 
 

@@ -86,6 +86,12 @@ def ours(claim: Mapping[str, Any]) -> str:
     return measured(claim["difference"], scale, claim["control"] is not None)
 
 
+def holm_p(claim: Mapping[str, Any]) -> str:
+    """Holm-adjusted p-value of a claim of a direction; empty for others."""
+    p = claim["p_holm"]
+    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def published(claim: Mapping[str, Any]) -> str:
     """The published values, with the published effect unless those words hold it already."""
     source = claim["published"]
@@ -102,6 +108,8 @@ def marks(claim: Mapping[str, Any]) -> list[str]:
     said = []
     if claim["unmatched"]:
         said.append(f"unmatched: {', '.join(claim['unmatched'])}")
+    if len(claim["at_chance"]) == 1:
+        said.append(f"{claim['at_chance'][0]} at chance: it has not learned the task within this budget")
     difference = claim["difference"]
     if difference is not None and difference["sd"] == 0.0 and not claim["parts"]:
         said.append("the same at every seed")

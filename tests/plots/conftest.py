@@ -64,7 +64,7 @@ def claim(id: str, metric: str, treatment: str, control: str | None, mean: float
         "published_effect": None,
         "verdict": "reproduced",
         "expected": "greater",
-        "at_chance": False,
+        "at_chance": [],
         **more,
     }
 

@@ -1,4 +1,4 @@
-"""A difference between two arms that learned nothing says nothing, and the report says so."""
+"""A difference between two arms that learned nothing says nothing, and the report says which arms those are."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_verdicts_from_known_numbers(make_plan, root: Path) -> None:
     cost = found["transformer-masks/in-context"]["unmatched"]
     assert (
         "+50.00 [+49.98, +50.02] points (n = 3 seeds; interval from the 4 held-out examples) "
-        f"| **reproduced**; unmatched: {', '.join(cost)}; the same at every seed |" in report
+        f"| < 0.001 | **reproduced**; unmatched: {', '.join(cost)}; the same at every seed |" in report
     )
     assert "| `adaptive` | long-term | 0 | 0.3333 | 0.3100 ± 0.0100 [0.2852, 0.3348] | 3 |" in report
     assert "removed 31.0 ± 1.0 [28.5, 33.5] % (n = 3), kept 81.0 ± 1.0 [78.5, 83.5] % (n = 3)" in report
@@ -365,6 +365,16 @@ def test_the_terminals_table_says_its_levels_and_units(make_plan, root: Path) ->
     assert f"Holm-corrected over this report's {family} such claims" in text.replace("\n", " ")
     assert "points" in text
     assert "layer 1 0.2600 [0.2352, 0.2848]" in text
+
+
+def test_an_arm_at_chance_is_said() -> None:
+    from mmctl.sweeps import words
+
+    claim: dict[str, Any] = {"unmatched": [], "difference": None, "parts": [], "range": None, "start": None}
+    claim |= {"registered": None, "caveat": None, "verdict": "reproduced"}
+    said = words.marks({**claim, "at_chance": ["transformer"]})
+    assert said == ["transformer at chance: it has not learned the task within this budget"]
+    assert words.marks({**claim, "at_chance": ["a", "b"]}) == []  # that is a verdict of its own
 
 
 def test_a_published_effect_is_not_said_twice() -> None:

@@ -1,0 +1,122 @@
+"""What the flops-accuracy figure shows: every arm's score over its seeds, with its forward FLOPs per token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mmctl.errors import UsageError, nearest
+
+from . import sources
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trained run's score: `value` in its own unit, forward FLOPs per token at the context it was scored at."""
+
+    arm: str
+    model: str
+    seed: int
+    value: float
+    flops_per_token: float
+    parameters: int
+    run: str = ""
+    interval: tuple[float, float] | None = None
+    """The arm's 95% interval as the results have it; None leaves it to `points`."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An arm over its seeds: mean, 95% interval (None below two seeds), n, cost; values in the metric's own unit."""
+
+    arm: str
+    model: str
+    mean: float
+    interval: tuple[float, float] | None
+    n: int
+    flops_per_token: float
+    parameters: int
+    values: tuple[float, ...]
+
+
+def points(runs: Iterable[Run]) -> list[Point]:
+    """Runs grouped by arm, in order of appearance. A missing score is no run, never a zero."""
+    from scipy import stats
+
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.arm, []).append(run)
+    result = []
+    for arm, members in groups.items():
+        values = np.array([m.value for m in members])
+        interval = members[0].interval
+        if interval is None and len(values) > 1:
+            half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+            interval = (float(values.mean() - half), float(values.mean() + half))
+        first = members[0]
+        result.append(
+            Point(
+                arm, first.model, float(values.mean()), interval, len(values), first.flops_per_token, first.parameters,
+                tuple(float(v) for v in values),
+            )
+        )  # fmt: skip
+    return result
+
+
+def collect(sweep: Path, metric: str, convention: str) -> tuple[list[Run], int]:
+    """Scores of every distinct arm of a sweep by seed, with FLOPs per token at the context the metric is scored at.
+
+    Returns the runs and that context, in tokens. Raises UsageError when the sweep has no such metric or convention.
+    """
+    from mmctl.models.flops import CONVENTIONS, flops_per_token
+
+    if convention not in CONVENTIONS:
+        raise UsageError(f'--convention "{convention}": no such convention{nearest(convention, CONVENTIONS)}')
+    arms = sources.arms(sources.read_results(sweep))
+    known = sorted({name for arm in arms for name in arm["scores"]})
+    if metric not in known:
+        raise UsageError(f'--metric "{metric}": {sweep.name} has no such score{nearest(metric, known, "scores")}')
+    times = int(found[1]) if (found := re.search(r"@(\d+)x$", metric)) else 1
+    runs, contexts = [], set()
+    for arm in arms:
+        if metric not in arm["scores"]:
+            continue
+        cost = arm["cost"]
+        context = times * cost["context"]
+        contexts.add(context)
+        flops = cost["flops_per_token"][convention]
+        run = sources.run_of(arm, sweep)
+        if times > 1 and run is not None:
+            config = run.config()
+            removed = arm["evaluate"]["remove_long_term"]
+            flops = flops_per_token(config.model, config.data.vocabulary, context, convention, removed)
+        interval = arm["scores"][metric].get("interval")
+        for seed, score in arm["scores"][metric]["seeds"].items():
+            runs.append(
+                Run(
+                    arm["shown"],
+                    arm["model"],
+                    int(seed),
+                    score["value"],
+                    flops,
+                    cost["parameters"],
+                    arm.get("cell") or "",
+                    interval and (interval[0], interval[1]),
+                )
+            )
+    if len(contexts) > 1:
+        raise UsageError(
+            f"{sweep}: arms are scored at different contexts {sorted(contexts)}, which share no FLOPs axis"
+        )
+    return runs, contexts.pop()
+
+
+def chance_of(sweep: Path, metric: str) -> float | None:
+    """Accuracy of a guess that has learned the task's form only; None where none is defined."""
+    arms = sources.arms(sources.read_results(sweep))
+    found = {arm["scores"][metric].get("chance") for arm in arms if metric in arm["scores"]}
+    return found.pop() if len(found) == 1 else None
