@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmctl.config import Config
 from mmctl.errors import MmctlError, UsageError
-from mmctl.training.environment import LAUNCHER
+from mmctl.training.environment import LAUNCHER, int_of
 from mmctl.training.messages import Messages
 from mmctl.training.ranks import Ranks, pick_device
 
@@ -74,10 +74,11 @@ class Group(Ranks):
 
             if ":" in device:
                 raise UsageError(f'operation.device="{wanted}": every process takes a device of its own, expected cuda')
-            if self.local >= torch.cuda.device_count():
-                count = torch.cuda.device_count()
+            here, count = max(int_of("LOCAL_WORLD_SIZE") or 0, self.local + 1), torch.cuda.device_count()
+            if here > count:
                 raise UsageError(
-                    f"{self.size} processes: torch sees {count} CUDA device(s) here, one a process is needed"
+                    f"{here} processes on this machine, where torch sees {count} CUDA device(s): expected at most one "
+                    "process a device, or operation.device=cpu"
                 )
             device = f"cuda:{self.local}"
             torch.cuda.set_device(self.local)

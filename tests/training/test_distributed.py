@@ -103,3 +103,18 @@ def test_half_of_torchruns_environment_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(MmctlError, match="WORLD_SIZE=two: expected a whole number"):
         from_environment()
+
+
+def test_each_process_needs_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert [Group(rank, 2, rank).device("auto") for rank in range(2)] == ["cuda:0", "cuda:1"]
+    assert Group(1, 2, 1).device("cpu") == "cpu"
+    with pytest.raises(UsageError, match=r'operation\.device="cuda:1": every process takes a device of its own'):
+        Group(0, 2, 0).device("cuda:1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    for rank in range(3):  # on all of them, so that none waits for the others
+        with pytest.raises(UsageError, match="3 processes on this machine, where torch sees 2 CUDA"):
+            Group(rank, 3, rank).device("auto")
