@@ -116,15 +116,16 @@ def check(recorded: Any) -> None:
         raise UsageError(f"plugins={recorded}: expected a list of {{plugin, sha256}}")
     for entry in recorded:
         name, sha256 = str(entry["plugin"]), str(entry.get("sha256", ""))
+        if any(plugin.sha256 == sha256 for plugin in _loaded.values()):
+            continue  # whatever it is called now: a file may be named as a module, and the other way round
         plugin = _loaded.get(name)
         if plugin is None:
             others = f"; loaded: {', '.join(_loaded)}" if _loaded else ""
             raise UsageError(f"needs the plugin {name}: give it with --plugin or in {VARIABLE}{others}")
-        if plugin.sha256 != sha256:
-            raise UsageError(
-                f"made with other source of the plugin {name} (SHA-256 {sha256[:12]}..., {plugin.path} has "
-                f"{plugin.sha256[:12]}...): load the file as it was"
-            )
+        raise UsageError(
+            f"made with other source of the plugin {name} (SHA-256 {sha256[:12]}..., {plugin.path} has "
+            f"{plugin.sha256[:12]}...): load the file as it was"
+        )
 
 
 def _load(word: str, option: str) -> Plugin:

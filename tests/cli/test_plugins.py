@@ -115,6 +115,17 @@ def test_a_new_model_in_one_file_is_trained_and_evaluated(model: Path, tmp_path:
     assert json.loads(done.out)[0]["scores"]["recall/accuracy@1x"]["n"] == 2
 
 
+def test_a_file_may_be_named_as_a_module_too(model: Path) -> None:
+    plugins.load(["own_model"])
+    config = load("smoke", ["model.name=scaled", *QUICK])
+    recorded = to_dict(config)
+    assert recorded["plugins"][0]["plugin"] == "own_model"
+    plugins._loaded.clear()
+    del sys.modules["mmctl.models"].MODELS["scaled"]
+    plugins.load(["own_model.py"])
+    assert identity(from_dict(recorded)) == identity(config)
+
+
 def test_a_run_that_needs_a_plugin_says_which(model: Path, tmp_path: Path) -> None:
     plugins.load([str(model)])
     config = load("smoke", ["model.name=scaled", *QUICK])
