@@ -6,6 +6,7 @@ A compiler is C++: a failed assertion or the system's memory killer ends the pro
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -92,18 +93,21 @@ class _Worker:
         ended = f"exited with {code}" if code >= 0 else f"died of {signal.Signals(-code).name}"
         hint = " (often: out of memory)" if code == -signal.SIGKILL else ""
         lines = self.errors.read_text(errors="replace").splitlines() if self.errors.exists() else []
-        telling = [line.strip() for line in lines if "rror" in line or "ssert" in line] or lines[:1]
+        telling = [line.strip() for line in lines if "error" in line.lower() or "assert" in line.lower()] or lines[:1]
         return f"its process {ended}{hint}" + (f": {telling[0][:200]}" if telling else "")
 
     def stop(self, kill: bool = False) -> None:
-        self.connection.close()
         if kill:
             self.process.kill()
+        elif self.process.is_alive():
+            with contextlib.suppress(OSError):
+                self.connection.send(None)
         self.process.join()
+        self.connection.close()
 
 
 def _serve(connection: Connection, function: Callable[[Any], Any], errors: str) -> None:
-    """Answer tasks until the other end closes. What the compiler prints while it dies goes to a file of its own."""
+    """Answer tasks until there is None, or nobody, left. What the compiler prints while it dies goes to a file of its own."""
     sys.stderr.flush()
     file = os.open(errors, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(file, 2)
@@ -111,6 +115,8 @@ def _serve(connection: Connection, function: Callable[[Any], Any], errors: str) 
         try:
             task = connection.recv()
         except (EOFError, KeyboardInterrupt):
+            return
+        if task is None:
             return
         try:
             answer = function(task)

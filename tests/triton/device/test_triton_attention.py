@@ -136,19 +136,20 @@ def test_a_gradient_that_is_a_slice_of_a_cat_expanded_or_transposed(span):
 @pytest.mark.parametrize("span", BOTH, ids=str)
 @pytest.mark.parametrize("place", ["time", "batch"])
 def test_int32_offset_overflow(place, span):
-    """Views with strides whose products pass 2^31 elements, on memory that is mapped but hardly touched."""
+    """Views with strides whose products pass 2^31 elements, on memory that is mapped but hardly touched; and back."""
     if not interpreted() and torch.cuda.mem_get_info()[0] < 3 * 2**33:
         pytest.skip("needs 24 GiB of free GPU memory")
     dtype = DTYPES[-1]
     plain, values, bw = inputs(40, dtype=dtype, batch=2, heads=1)
     size, strides = (2 * 40 * 2**26, (16, 16, 2**27, 1)) if place == "time" else (2**32 + 2**12, (2**32, 16, 16, 1))
-    keys = torch.empty(size, dtype=dtype, device=DEVICE).as_strided(plain.shape, strides)
-    keys.copy_(plain)
-    with torch.no_grad():
-        bw = tuple(p.to(DEVICE) for p in bw)
-        out = memory_attention(keys, values.to(DEVICE), bw, path="triton", **span)
-        expected = memory_attention(plain.to(DEVICE), values.to(DEVICE), bw, path="triton", **span)
-    assert torch.equal(out, expected)
+    far = torch.empty(size, dtype=dtype, device=DEVICE).as_strided(plain.shape, strides)
+    far.copy_(plain)
+    values, *bw = (t.detach().to(DEVICE).requires_grad_() for t in (values, *bw))
+    results = []
+    for keys in (far.requires_grad_(), plain.to(DEVICE).requires_grad_()):
+        out = memory_attention(keys, values, tuple(bw), path="triton", **span)
+        results.append([out, *torch.autograd.grad(out.square().sum(), [keys, values, *bw])])
+    assert all(torch.equal(a, e) for a, e in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("documented", [False, True])
@@ -203,13 +204,35 @@ def test_a_new_delay_finds_the_kernels_compiled():
 
 
 def test_tensors_on_a_device_that_is_not_the_current_one():
+    """Forward and backward on cuda:1 while cuda:0 is current."""
     if interpreted() or torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     keys, values, bw = inputs(100)
-    expected = read("triton", keys, values, bw, window=9)[0]
-    on_second = [t.to("cuda:1") for t in (keys, values, *bw)]
-    out = memory_attention(*on_second[:2], tuple(on_second[2:]), window=9, path="triton")
-    assert torch.equal(out.cpu(), expected)
+    results = []
+    for device in ("cuda:0", "cuda:1"):
+        leaves = [t.detach().to(device).requires_grad_() for t in (keys, values, *bw)]
+        out = memory_attention(*leaves[:2], tuple(leaves[2:]), window=9, path="triton")
+        assert out.device == torch.device(device)
+        results.append([r.cpu() for r in (out, *torch.autograd.grad(out.square().sum(), leaves))])
+    assert torch.cuda.current_device() == 0
+    assert all(torch.equal(a, e) for a, e in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("name", ["values", "documents", "bandwidth: beta1", "query"])
+def test_a_cpu_tensor_given_to_the_cuda_path_is_a_clear_error(name):
+    if interpreted():
+        pytest.skip("everything is on the CPU; test_triton_compiled.py gives the CUDA path CPU keys")
+    keys, values, bw = inputs(20)
+    keys, values, bw = keys.to(DEVICE), values.to(DEVICE), [p.to(DEVICE) for p in bw]
+    given = {"documents": None, "query": None}
+    if name == "values":
+        values = values.cpu()
+    elif name == "bandwidth: beta1":
+        bw[1] = bw[1].cpu()
+    else:
+        given[name] = documents(1, 20) if name == "documents" else keys.cpu()
+    with pytest.raises(ValueError, match=f"^{name}: device cpu differs"):
+        memory_attention(keys, values, tuple(bw), window=3, path="triton", **given)
 
 
 def test_autocast_does_not_reach_inside():

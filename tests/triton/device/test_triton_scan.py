@@ -11,6 +11,7 @@ from closeness import TOLERANCE, assert_close
 from on_device import DEVICE, DTYPES, interpreted, scan
 
 from mmctl.kernels import key_scan
+from mmctl.kernels.triton_tiles import CARRY_CHUNKS, SCAN_CHUNK
 
 NAMES = ("keys", "sum", "dx", "dlog_gate", "dlog_decay", "dsum", "dmaximum")
 
@@ -63,10 +64,24 @@ def test_a_loop_over_positions_agrees(documented, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("documented", [False, True])
 def test_longer_than_one_chunk_and_block_with_extreme_gates(documented, dtype):
-    """Log-gate standard deviation 40, forward and reverse pass: finite, and accurate to 1e-4."""
-    length = 400 if interpreted() else 2000
+    """Log-gate standard deviation 40, forward and reverse pass over more than one group of chunks; accurate to 1e-4."""
+    length = SCAN_CHUNK * CARRY_CHUNKS + 40
     docs = documents(1, length) if documented else None
-    compare(scan_inputs(1, 2, length, 16, dtype, std=40.0), max(1e-4, TOLERANCE[dtype]), None, docs)
+    compare(scan_inputs(1, 1, length, 16, dtype, std=40.0), max(1e-4, TOLERANCE[dtype]), None, docs)
+
+
+@pytest.mark.parametrize("mean", [3, 700])
+@pytest.mark.parametrize("length", [SCAN_CHUNK * CARRY_CHUNKS - 1, SCAN_CHUNK * CARRY_CHUNKS + SCAN_CHUNK])
+def test_documents_that_begin_and_end_anywhere_in_a_group_of_chunks(length, mean):
+    """Slow decay, so that a chunk still sees the first of its group; a state carried in."""
+    x, gate, decay = scan_inputs(1, 1, length, 16, torch.float32)
+    compare((x, gate, decay / 500), None, random_state(1, 1, 16), documents(1, length, mean))
+
+
+def test_documents_of_length_1_are_their_own_directions():
+    x, gate, decay = scan_inputs(1, 2, 70, 16, torch.float32)
+    keys = scan("triton", x, gate, decay, documents=torch.arange(70)[None])[0]
+    assert_close("keys", keys, torch.nn.functional.normalize(x, dim=-1), 1e-6)
 
 
 def test_2000_positions():
@@ -169,10 +184,24 @@ def test_int32_offset_overflow():
     if not interpreted() and torch.cuda.mem_get_info()[0] < 2**35:
         pytest.skip("needs 32 GiB of free GPU memory")
     plain, gate, decay = (t.to(DEVICE) for t in scan_inputs(1, 1, 40, 16, torch.float16))
-    x = torch.empty(40 * 2**26, dtype=torch.float16, device=DEVICE).as_strided(plain.shape, (16, 16, 2**26, 1))
-    x.copy_(plain)
-    with torch.no_grad():
-        assert torch.equal(key_scan(x, gate, decay, path="triton"), key_scan(plain, gate, decay, path="triton"))
+    far = torch.empty(40 * 2**26, dtype=torch.float16, device=DEVICE).as_strided(plain.shape, (16, 16, 2**26, 1))
+    far.copy_(plain)
+    results = []
+    for x in (far.requires_grad_(), plain.detach().requires_grad_()):
+        keys = key_scan(x, gate, decay, path="triton")
+        results.append([keys, *torch.autograd.grad(keys[..., 0].sum(), [x])])
+    assert all(torch.equal(a, e) for a, e in zip(*results, strict=True))
+
+
+def test_tensors_on_a_device_that_is_not_the_current_one():
+    if interpreted() or torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    given, results = scan_inputs(1, 2, 100, 16, torch.float32), []
+    for device in ("cuda:0", "cuda:1"):
+        leaves = [t.to(device).requires_grad_() for t in given]
+        keys = key_scan(*leaves, path="triton")
+        results.append([r.cpu() for r in (keys, *torch.autograd.grad(keys[..., 0].sum(), leaves))])
+    assert all(torch.equal(a, e) for a, e in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
