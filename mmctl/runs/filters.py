@@ -14,6 +14,7 @@ from mmctl.runs import status
 from mmctl.runs.folder import RunFolder
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_OWN_LINES = re.compile(r"^(seed|name): .*$", re.MULTILINE)
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 
 
@@ -100,14 +101,7 @@ def select(root: Path, filters: Filters, runs: Iterable[RunFolder] | None = None
 
 
 def _with_values(runs: Sequence[RunFolder], wanted: Mapping[str, str]) -> list[RunFolder]:
-    from mmctl.runs.listing import flat
-
-    known: dict[str, dict[str, Any]] = {}
-    for run in runs:
-        try:
-            known[run.label] = flat(run.config_dict())
-        except MmctlError:
-            continue
+    known = configurations(runs)
     if not known:
         return []
     keys = {key for config in known.values() for key in config}
@@ -118,6 +112,26 @@ def _with_values(runs: Sequence[RunFolder], wanted: Mapping[str, str]) -> list[R
         if run.label in known
         and all(key in known[run.label] and same(known[run.label][key], text) for key, text in conditions.items())
     ]
+
+
+def configurations(runs: Iterable[RunFolder]) -> dict[str, dict[str, Any]]:
+    """Label -> configuration under dotted keys; runs whose config.yaml cannot be read are left out.
+
+    Runs that differ in seed and name only are parsed once: that takes milliseconds, and sweeps have hundreds of them.
+    """
+    from mmctl.runs.listing import flat
+
+    parsed: dict[str, dict[str, Any]] = {}
+    known: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        try:
+            text = _OWN_LINES.sub("", (run.path / "config.yaml").read_text(encoding="utf-8"))
+            if text not in parsed:
+                parsed[text] = flat(run.config_dict())
+        except (MmctlError, OSError, ValueError):
+            continue
+        known[run.label] = {**parsed[text], "seed": run.seed, "name": run.name}
+    return known
 
 
 def _full_key(typed: str, keys: set[str]) -> str:

@@ -135,6 +135,8 @@ def _place(run: RunFolder, unfinished: RunFolder | None, root: Path, done: Impor
     target = root / run.path.parent.name / run.path.name
     (run.path / "checkpoints").mkdir(exist_ok=True)
     (run.path / "eval").mkdir(exist_ok=True)
+    if not names.inside(root, target.parent):
+        raise MmctlError(f"{target.parent}: leads out of {root}; nothing is imported through it")
     target.parent.mkdir(exist_ok=True)
     with waiting_lock(root / ".create.lock"):
         if any(place.seed == run.seed for place in names.places(root, run.identity)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmctl.errors import MmctlError, UsageError
 from mmctl.runs import files, names
-from mmctl.runs.filters import Filters, select
+from mmctl.runs.filters import Filters, configurations, select
 from mmctl.runs.folder import RunFolder
 from mmctl.runs.listing import flat, row
 
@@ -59,7 +59,12 @@ def load_runs(
         raise UsageError(f"{root}: no such folder of runs")
     words = filters if not isinstance(filters, Mapping) else [f"{k}={_typed(v)}" for k, v in filters.items()]
     found = list(select(root, Filters.of(list(words), state, name, older_than)))
-    rows = [entry for run in found for entry in (_scores(run) if scores else [_run(run)])]
+    configs = configurations(found)
+    rows = [
+        entry
+        for run in found
+        for entry in (_scores(run, configs.get(run.label, {})) if scores else [_run(run, configs.get(run.label, {}))])
+    ]
     first = [c for c in ABOUT if not scores or c in ("name", "identity", "seed", "run", "path", "state")]
     last = list(SCORES) if scores else []
     keys = dict.fromkeys(key for entry in rows for key in entry if key not in (*first, *last))
@@ -78,26 +83,23 @@ def _sections(key: str) -> tuple[int, str]:
     return int(key.startswith("result.")), key
 
 
-def _config(run: RunFolder) -> dict[str, Any]:
-    try:
-        return {k: v for k, v in flat(run.config_dict()).items() if k not in ("name", "seed", "schema")}
-    except MmctlError:
-        return {}
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in ("name", "seed", "schema")}
 
 
-def _run(run: RunFolder) -> dict[str, Any]:
+def _run(run: RunFolder, config: Mapping[str, Any]) -> dict[str, Any]:
     about = {key: files.number(value) for key, value in row(run).items() if key in ABOUT}
     result: dict[str, Any] = {}
     if run.finished:
         result = {
             f"result.{k}": files.number(v) for k, v in flat(run.result()).items() if k not in ("identity", "seed")
         }
-    return {**about, **_config(run), **result}
+    return {**about, **_settings(config), **result}
 
 
-def _scores(run: RunFolder) -> list[dict[str, Any]]:
+def _scores(run: RunFolder, config: Mapping[str, Any]) -> list[dict[str, Any]]:
     about = {"name": run.name, "identity": run.identity, "seed": run.seed, "run": run.label, "path": str(run.path)}
-    common = {**about, "state": run.state(), **_config(run)}
+    common = {**about, "state": run.state(), **_settings(config)}
     rows = []
     for path in sorted((run.path / "eval").glob("[!.]*.json"), key=lambda p: p.stem):
         try:

@@ -175,6 +175,16 @@ def test_a_kill_between_two_runs_leaves_whole_runs_and_the_next_import_goes_on(
     assert (len(done.runs), len(done.already)) == (1, 1)
 
 
+def test_nothing_is_imported_through_a_link_that_leads_out(here: Path, tmp_path: Path) -> None:
+    path, there, outside = exported(here), tmp_path / "there", tmp_path / "outside"
+    there.mkdir()
+    outside.mkdir()
+    (there / next(RunFolder.all(here)).path.parent.name).symlink_to(outside)
+    with pytest.raises(MmctlError, match="leads out of"):
+        importing.merge(path, there)
+    assert list(outside.iterdir()) == []
+
+
 def test_only_a_new_file_of_the_right_name_is_written(here: Path, tmp_path: Path) -> None:
     taken = tmp_path / "taken.tar.gz"
     taken.write_text("mine")

@@ -202,3 +202,19 @@ def test_values_are_compared_as_what_they_are() -> None:
     assert same([1, 2], "1,2")
     assert not same([1, 2], "1")
     assert same("16", "16")
+
+
+def test_seeds_of_one_configuration_are_parsed_once_and_damage_costs_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mmctl.runs.filters import configurations
+
+    runs = [RunFolder.create(tmp_path, small(f"seed={seed}", f"name=n{seed}")) for seed in range(4)]
+    (runs[3].path / "config.yaml").write_text("{")
+    calls, real = [], RunFolder.config_dict
+    monkeypatch.setattr(RunFolder, "config_dict", lambda self: calls.append(self.seed) or real(self))
+    known = configurations(runs)
+    assert {label: (c["seed"], c["name"], c["training.steps"]) for label, c in known.items()} == {
+        run.label: (run.seed, f"n{run.seed}", 20) for run in runs[:3]
+    }
+    assert calls == [0, 3]
