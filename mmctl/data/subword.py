@@ -90,8 +90,8 @@ def byte_sizes(text: str, ends: Sequence[int]) -> np.ndarray:
     reached = np.maximum.accumulate(np.asarray(ends, dtype=np.int64))
     reached[-1] = len(text)
     if not text.isascii():
-        widths = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-        widths = 1 + (widths >= 0x80) + (widths >= 0x800) + (widths >= 0x10000)
+        letters = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+        widths = 1 + (letters >= 0x80) + (letters >= 0x800) + (letters >= 0x10000)
         reached = np.concatenate([[0], np.cumsum(widths)])[reached]
     return np.diff(reached, prepend=0).astype(np.int32)
 

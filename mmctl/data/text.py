@@ -102,7 +102,7 @@ class Text(Task):
         return scores
 
     def notes(self, length: int) -> dict[str, Any]:
-        held_out = {"held-out bytes": len(self.corpus.held_out.stream)}
+        held_out: dict[str, Any] = {"held-out bytes": len(self.corpus.held_out.stream)}
         if self.data.tokenizer != "bytes":
             held_out |= {"held-out tokens": len(self.tokens("held-out").stream), "tokenizer": self.tokenizer.name}
         return {"corpus": self.corpus.label, **held_out}

@@ -194,13 +194,22 @@ def value_step(psi: Tensor, gamma: Tensor, scale: Tensor, pending: Tensor | None
     return value_extract(psi, gamma, scale, documents=documents)
 
 
-def read_step(pairs: Pairs, keys: Tensor, values: Tensor, bandwidth: Any, context: Any, **reach: int) -> Tensor:
-    """Store the new pairs and read the memory with their keys (B, H, c, D); `reach`: window= or delay=."""
+def read_step(
+    pairs: Pairs,
+    keys: Tensor,
+    values: Tensor,
+    bandwidth: tuple[Tensor, Tensor, Tensor],
+    context: Any,
+    *,
+    window: int | None = None,
+    delay: int | None = None,
+) -> Tensor:
+    """Store the new pairs and read the memory with their keys (B, H, c, D); one of window and delay is given."""
     stored_keys, stored_values = pairs.extend(keys, values)
     count, stored = keys.shape[2], stored_keys.shape[2]
     if count == 1 and keys.dtype in EXACT:
         begin = context["position"] + 1 - stored
-        return read_one(keys, stored_keys, stored_values, bandwidth, begin, context["first"], **reach)
+        return read_one(keys, stored_keys, stored_values, bandwidth, begin, context["first"], window, delay)
     documents = context["stored"]
     return memory_attention(
         stored_keys,
@@ -209,7 +218,8 @@ def read_step(pairs: Pairs, keys: Tensor, values: Tensor, bandwidth: Any, contex
         documents=None if documents is None else documents[:, -stored:],
         query=keys if stored > count else None,
         query_offset=stored - count,
-        **reach,
+        window=window,
+        delay=delay,
     )
 
 

@@ -44,9 +44,8 @@ def read_one(
     bandwidth: tuple[Tensor, Tensor, Tensor],
     begin: int,
     first: Tensor | None,
-    *,
-    window: int | None = None,
-    delay: int = 1,
+    window: int | None,
+    delay: int | None,
 ) -> Tensor:
     """`memory_attention` of one query (B, H, 1, D), that of the newest of the stored pairs (B, H, n, D).
 
@@ -54,7 +53,7 @@ def read_one(
     """
     position = begin + keys.shape[2] - 1
     low = begin if window is None else max(begin, position - window)
-    high = max(low, position + 1 - (delay if window is None else 1))
+    high = max(low, position + 1 - (delay or 1))
     if high == low:
         return torch.zeros_like(query)
     beta0, beta1, alpha = bandwidth
