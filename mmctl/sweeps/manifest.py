@@ -41,7 +41,7 @@ def write(plan: Plan, root: Path, versions: dict[str, str]) -> dict[str, Any]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WriteError(f"cannot write in {path.parent}: {error.strerror or error}") from error
-    with waiting_lock(path.parent / ".manifest.lock"):  # of two that begin at once, the first one's claims count
+    with waiting_lock(root / ".create.lock"):  # of two that begin at once, the first one's claims count
         if not path.exists():
             write_json(path, content)
     return read(path.parent)
