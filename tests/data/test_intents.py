@@ -1,0 +1,89 @@
+"""intents: episodes of real queries with labels dealt anew, training and test intents apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mmctl.data.config import DataConfig
+from mmctl.data.intents import Intents, IntentsConfig
+from mmctl.errors import UsageError
+
+
+def corpus(folder: Path, name: str, intents: int) -> str:
+    folder = folder / name
+    folder.mkdir()
+    rows = [f"query {i} about {name}{k},{name}{k}" for k in range(intents) for i in range(6)]
+    for split in ("train", "test"):
+        (folder / f"{split}.csv").write_text("text,category\n" + "\n".join(rows) + "\n")
+    return f"banking77={folder}"
+
+
+def task(**keys: object) -> Intents:
+    return Intents(IntentsConfig(**keys), DataConfig(vocabulary=512))  # type: ignore[arg-type]
+
+
+def episodes(made: Intents, split: str, count: int = 20, length: int = 400) -> list[list[tuple[str, int, int]]]:
+    """(query, label, shots) of each example, read back from the tokens."""
+    batch = made.sample(np.random.default_rng(0), count, length, split)  # type: ignore[arg-type]
+    found = []
+    for tokens, targets, shots in zip(batch.tokens, batch.targets, batch.extras["shots"], strict=True):
+        rows, start = [], 0
+        for at in np.flatnonzero(targets >= 0):
+            assert tokens[at] == made.separator
+            if at + 1 < length and tokens[at + 1]:
+                assert tokens[at + 1] == targets[at]
+            rows.append((bytes(tokens[start:at].astype(np.uint8)).decode(), int(targets[at]), int(shots[at])))
+            start = at + 2
+        found.append(rows)
+    return found
+
+
+def test_labels_are_consistent_within_a_sequence_and_new_in_each(tmp_path: Path) -> None:
+    made = task(train=corpus(tmp_path, "a", 20), classes=3)
+    labels = set()
+    for rows in episodes(made, "train"):
+        table: dict[str, int] = {}
+        counts: dict[str, int] = {}
+        for query, label, shots in rows:
+            intent = query.split()[-1]
+            assert table.setdefault(intent, label) == label
+            assert shots == counts.get(intent, 0)
+            counts[intent] = shots + 1
+        assert len(set(table.values())) == len(table) <= 3
+        labels.add(tuple(sorted(table.items())))
+    assert len(labels) == 20
+
+
+def test_training_and_test_intents_do_not_meet(tmp_path: Path) -> None:
+    alone = task(train=corpus(tmp_path, "a", 30))
+    seen = {q.split()[-1] for rows in episodes(alone, "train", 60) for q, *_ in rows}
+    held = {q.split()[-1] for rows in episodes(alone, "held-out", 60) for q, *_ in rows}
+    assert seen
+    assert held
+    assert not seen & held
+    other = task(train=alone.config.train, test=corpus(tmp_path, "b", 5))
+    assert {q.split()[-1][0] for rows in episodes(other, "held-out") for q, *_ in rows} == {"b"}
+    assert {q.split()[-1][0] for rows in episodes(other, "train") for q, *_ in rows} == {"a"}
+
+
+def test_content_is_the_fingerprint_not_the_path(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "y").mkdir()
+    one, same = task(train=corpus(tmp_path / "x", "a", 4)), task(train=corpus(tmp_path / "y", "a", 4))
+    other = task(train=corpus(tmp_path / "y", "b", 4))
+    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"data\.tasks\.intents\.train=null: expected NAME=PATH"):
+        task().fingerprint()
+    assert "train is not set" in (task().unavailable(400, "held-out") or "")
+    with pytest.raises(UsageError, match="there are 2 intents"):
+        episodes(task(train=corpus(tmp_path, "a", 5), test=corpus(tmp_path, "b", 2)), "held-out")
+    with pytest.raises(UsageError, match=r"intents\.labels=300"):
+        task(labels=300)
+    with pytest.raises(UsageError, match="at least 100 tokens"):
+        task().check_length(80)
