@@ -83,6 +83,8 @@ def explained(target: Path) -> Iterator[None]:
         yield
     except (OSError, CheckpointException) as error:
         cause = _cause(error)
+        if isinstance(cause, KeyboardInterrupt):  # a second signal, which does not wait for the saving
+            raise cause from None
         said = cause.strerror if isinstance(cause, OSError) and cause.strerror else cause
         raise WriteError(f"cannot write checkpoint {target}: {said}") from error
 

@@ -53,8 +53,9 @@ class Messages:
         self.tell(f"parted/{self.rank}")
         waited = [] if self.rank else range(1, self.size)
         deadline = time.monotonic() + NEWS
-        while time.monotonic() < deadline and not all(self._there(f"parted/{r}") or self._gone(r) for r in waited):
-            time.sleep(PAUSE)
+        with contextlib.suppress(RuntimeError):  # the store is gone: nobody waits
+            while time.monotonic() < deadline and not all(self._there(f"parted/{r}") or self._gone(r) for r in waited):
+                time.sleep(PAUSE)
 
     def report(self, error: BaseException) -> None:
         """Why this process ends."""

@@ -25,16 +25,22 @@ class Interrupted(Exception):
     """A signal asked to stop; the state has been saved. `signal` is its number."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+        super().__init__(number)  # what made it, so that it can be passed between processes
         self.signal = number
+
+    def __str__(self) -> str:
+        return signal.Signals(self.signal).name
 
 
 class Stopped(KeyboardInterrupt):
     """A signal that ends the work at once, without saving first: outside the loop, or a second one. `signal` is its number."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+        super().__init__(number)  # what made it, so that it can be passed between processes
         self.signal = number
+
+    def __str__(self) -> str:
+        return signal.Signals(self.signal).name
 
 
 class Diverged(Exception):

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from mmctl.training.ranks import Stopped
 
+AGAIN = 1.0
+"""Seconds after which a second signal is a second request. Launchers, and the kernel when a parent of many threads dies,
+send the same one several times."""
+
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM instead of dying, so that a step is finished and saved first. A second one kills."""
     received: list[int] = []
+    first = 0.0
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
 
     def note(number: int, _: Any) -> None:
-        if received:
+        nonlocal first
+        if not received:
+            received.append(number)
+            first = time.monotonic()
+        elif time.monotonic() - first >= AGAIN:
             raise Stopped(number)
-        received.append(number)
 
     before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -113,6 +113,25 @@ def test_a_signal_between_saving_and_stopping_is_saved_first(tiny: Config) -> No
     assert saved == [5]
 
 
+def test_a_signal_sent_several_times_at_once_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+    import pickle
+    import signal
+
+    from mmctl.training import signals
+    from mmctl.training.ranks import Stopped
+
+    with signals.signals() as received:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert received == [signal.SIGTERM]
+        monkeypatch.setattr(signals, "AGAIN", 0.0)
+        with pytest.raises(Stopped) as stopped:
+            os.kill(os.getpid(), signal.SIGTERM)
+    passed_on = pickle.loads(pickle.dumps(stopped.value))
+    assert (str(passed_on), passed_on.signal) == ("SIGTERM", signal.SIGTERM)
+
+
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_outside_the_loop_is_recorded_too(
     tiny: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, code: int
