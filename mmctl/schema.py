@@ -41,7 +41,8 @@ class _Root:
 
 def schema(model_name: str) -> Schema:
     """The tree for one model, made once for the classes registered now. UsageError when there is no such model."""
-    return _schema(model_name, model_package.config_class(model_name), data_package.config_class())
+    data: Any = data_package.config_class()
+    return _schema(model_name, model_package.config_class(model_name), data)
 
 
 class Schema:
@@ -172,7 +173,7 @@ class Schema:
 
 
 @lru_cache(maxsize=64)
-def _schema(model_name: str, model: type, data: type) -> Schema:
+def _schema(model_name: str, model: Any, data: Any) -> Schema:
     return Schema(model_name, model, data)
 
 

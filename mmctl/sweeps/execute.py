@@ -119,7 +119,8 @@ class Sweep:
         return Outcome(code, self.ran, skipped, failures, stopped_by, gave_up, len(self.waiting) + len(self.active))
 
     def _submit(self) -> None:
-        now, free, jobs = time.monotonic(), self.launcher.free, []
+        now, free = time.monotonic(), self.launcher.free
+        jobs: list[Job] = []
         for _ in range(len(self.waiting)):
             if len(jobs) == free:
                 break
