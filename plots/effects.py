@@ -28,6 +28,7 @@ ROW = 0.26
 """Inches."""
 LINEAR, WIDE = 5.0, 6.0
 """Points within which an axis is linear; one that reaches WIDE times as far is logarithmic beyond."""
+PUBLISHED = "published (other model and task)"
 TICKS = (0, 2, 5, 20, 100)
 SETTLED = ("reproduced", "supported", "opposite", "no effect", "an effect (+)", "an effect (-)")
 """Verdicts of a filled mark: what the interval settles."""
@@ -103,7 +104,7 @@ def plot(found: Sequence[Effect], note: str = "") -> Figure:
             _panel(panel, group)
             stretched = f", logarithmic beyond ±{LINEAR:g}" if panel.get_xscale() == "symlog" else ""
             panel.set_xlabel(f"difference, treatment − control ({unit or 'no unit'}{stretched})", fontsize=7.5)
-        _legend(drawn)
+        _legend(drawn, published=any(e.published is not None for e in found))
         style.note(drawn, note, about)
     return drawn
 
@@ -148,7 +149,7 @@ def _panel(axes: Axes, group: Sequence[Effect]) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _legend(drawn: Figure) -> None:
+def _legend(drawn: Figure, *, published: bool) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -158,11 +159,12 @@ def _legend(drawn: Figure) -> None:
         Line2D([], [], color=blue, marker="o", markersize=4.5, linewidth=1.2, markerfacecolor="white", label="ours, open"),
         Line2D(
             [], [], color="white", marker="D", markersize=5, linestyle="none", markeredgecolor=style.COLOURS[4],
-            markeredgewidth=1.2, label="published (other model and task)",
+            markeredgewidth=1.2, label=PUBLISHED,
         ),
         Patch(color="#e4e4e4", label="counts as no effect"),
     ]  # fmt: skip
-    drawn.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=7.5)
+    shown = handles if published else [handle for handle in handles if handle.get_label() != PUBLISHED]
+    drawn.legend(handles=shown, loc="outside lower center", ncols=4, fontsize=7.5)
 
 
 def rows(found: Sequence[Effect]) -> list[dict[str, Any]]:

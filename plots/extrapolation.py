@@ -158,7 +158,7 @@ def _split(name: str) -> re.Match[str] | None:
 
 def _main(known: Sequence[str]) -> list[str]:
     """One metric a task: its last quarter's accuracy, else its accuracy, else its loss; text by its loss."""
-    chosen = {}
+    chosen: dict[str, list[str]] = {}
     for metric in known:
         chosen.setdefault(metric.partition("/")[0], []).append(metric.partition("/")[2])
     picked = []

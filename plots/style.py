@@ -116,8 +116,16 @@ def log_ticks(axes: Axes) -> None:
 def note(drawn: Figure, *texts: str) -> None:
     """What the figure shows, above it, a line or more each; wrapped to the figure's width. Empty texts are left out."""
     letters = int(18 * drawn.get_figwidth())
-    lines = [line for text in texts if text for line in textwrap.wrap(text, letters)]
+    lines = [line for text in texts if text for line in _balanced(text, letters)]
     drawn.suptitle("\n".join(lines), fontsize=7.5, color=MUTED)
+
+
+def _balanced(text: str, letters: int) -> list[str]:
+    """As few lines as fit, and those about equally long: no last line of one word."""
+    lines = textwrap.wrap(text, letters)
+    while letters > 20 and len(narrower := textwrap.wrap(text, letters - 1)) == len(lines):
+        lines, letters = narrower, letters - 1
+    return lines
 
 
 def si(number: float) -> str:

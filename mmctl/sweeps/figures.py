@@ -35,7 +35,7 @@ def draw(folder: Path, names: Iterable[str], results: Mapping[str, Any]) -> Draw
         try:
             module = plots.figure(name)
             inputs = _inputs(module, results)
-            known = record.get(name)
+            known = record.get(name, {})
             if not _current(folder, known, inputs):
                 paths = module.draw_sweep(folder, folder / "figures")
                 files = {kind: path.relative_to(folder).as_posix() for kind, path in paths.items()}

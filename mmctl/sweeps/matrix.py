@@ -161,7 +161,7 @@ def load(path: Path) -> Matrix:
                 top.fail(key, "belongs to axes; listed arms are simply not listed")
         arms = tuple(top.take("arms", reading.list_of(_arm, least=2)) or ())
     else:
-        arms, excluded = top.attempt(lambda: expand(top), ((), ()))
+        arms, excluded = top.attempt(lambda: expand(top), (arms, excluded))
     seeds = top.take("seeds", reading.list_of(reading.whole, least=1), None)
     known = [a.name for a in arms]
     top.attempt(lambda: reading.unique(top, "arms", known), None)

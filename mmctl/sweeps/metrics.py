@@ -54,7 +54,7 @@ def check(claim: Claim, arms: Mapping[str, Config], typed: Iterable[str], where:
     unmeasured, which is then reported as not run; a name that no task has is an error all the same.
     """
     dropped = any(key == "data.mixture" or key.startswith(("data.mixture.", "evaluation.")) for key in typed)
-    for arm in dict.fromkeys(a for a in (claim.treatment, claim.control) if a in arms):
+    for arm in dict.fromkeys(a for a in (claim.treatment, claim.control) if a is not None and a in arms):
         config = arms[arm]
         valid = _valid(config, claim.metric)
         wanted = [claim.metric]

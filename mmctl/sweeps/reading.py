@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -100,7 +101,7 @@ class Section:
         """Raise what `take` found wrong, and the keys that nobody asked for."""
         for key in self.values:
             if key not in self.asked:
-                self.attempt(lambda key=key: self.fail(key, f"no such key{nearest(key, self.asked, 'keys')}"), None)
+                self.attempt(partial(self.fail, key, f"no such key{nearest(key, self.asked, 'keys')}"), None)
         if self.problems:
             raise Problems(self.file, self.problems)
 

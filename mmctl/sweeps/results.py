@@ -40,7 +40,7 @@ def collect(
     judged = judge_all([claim for _, claim in claims], differences, chance)
     tested: dict[str, list[dict[str, Any]]] = {matrix.name: [] for matrix in plan.matrices}
     for (matrix, claim), difference, verdict in zip(claims, differences, judged, strict=True):
-        parts = []
+        parts: list[dict[str, Any]] = []
         if claim.expected == "range":
             verdict, parts = comparing.judge_range(claim, matrix, scored, starts, difference)
         entry = _claim(plan, matrix, claim, scored, difference, verdict) | {"parts": parts}
