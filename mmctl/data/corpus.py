@@ -22,6 +22,8 @@ from mmctl.errors import UsageError
 Documents = list[tuple[str, bytes]]
 """(name, content) of each document."""
 
+LARGEST = 4 << 30
+"""Bytes of one file of text, decompressed: a few kilobytes of gzip can stand for more than any memory."""
 FEW_DOCUMENTS = 20
 """With fewer documents than this, each one's end is held out instead of whole documents."""
 STDLIB_SUFFIXES = (".py", ".txt", ".rst")
@@ -233,8 +235,11 @@ def _read_jsonl(path: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
+        with open(path, "rb") as file, gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file as stream:
+            content = stream.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise UsageError(f'data.text: "{path}" holds more than {LARGEST:,} bytes, larger than a file is read')
+        return content
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f'data.text: "{path}" cannot be read ({_why(error)})') from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,8 @@ class ModelConfig:
         for key in ("layers", "width", "heads"):
             self._at_least_one(key)
         if self.width % self.heads:
-            fitting = [h for h in range(1, self.width + 1) if self.width % h == 0]
+            small = [h for h in range(1, min(math.isqrt(self.width), 10**6) + 1) if self.width % h == 0]
+            fitting = [*small, *(self.width // h for h in small)]
             closest = min(fitting, key=lambda h: abs(h - self.heads))
             raise UsageError(
                 f"model.heads={self.heads}: model.width={self.width} is not divisible by it; nearest that is: {closest}"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from mmctl.errors import MmctlError
+from mmctl.errors import MmctlError, UsageError
+from mmctl.models import flops
 from mmctl.models.mosaic_v1 import MosaicV1, MosaicV1Config
 
 OFFICIAL_NAMES = {
@@ -71,8 +72,15 @@ def load_official_v1(path: str | Path) -> MosaicV1:
             persistent_count=official["pmem_count"],
         )
         vocabulary, length = int(official["vocab_size"]), int(official.get("block_size", 1024))
-    except (ValueError, KeyError, TypeError) as error:
+        config.validate()
+        asked = flops.parameters(config, vocabulary)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise MmctlError(f"{path}: the official configuration lacks or garbles {error}") from None
+    have = sum(tensor.numel() for tensor in stored.values())
+    if asked > have:  # before a model of that size is made
+        raise MmctlError(
+            f"{path}: its configuration needs {asked:,} parameters, its tensors hold {have:,}: some missing"
+        )
     if any(k.endswith(".bias") and official_to_ours(k) is None and "weight" not in k for k in stored if "c_proj" in k):
         raise MmctlError(f"{path}: weights with biases; expected the official bias=False configuration")
     model = MosaicV1(config, vocabulary, length, torch.Generator().manual_seed(0))

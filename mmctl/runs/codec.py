@@ -54,8 +54,15 @@ def encode(value: Any, tensors: dict[str, Any] | None = None, path: str = "") ->
 
 def decode(value: Any, tensors: Mapping[str, Any] | None = None) -> Any:
     """The inverse of `encode`. MmctlError if the form is not one `encode` makes."""
+    try:
+        return _decode(value, tensors)
+    except RecursionError:
+        raise MmctlError("damaged value: nested too deeply") from None
+
+
+def _decode(value: Any, tensors: Mapping[str, Any] | None) -> Any:
     if isinstance(value, list):
-        return [decode(item, tensors) for item in value]
+        return [_decode(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
@@ -64,10 +71,10 @@ def decode(value: Any, tensors: Mapping[str, Any] | None = None) -> Any:
             try:
                 return _tagged(tag, content, tensors)
             except RecursionError:
-                raise MmctlError("damaged value: nested too deeply") from None
+                raise
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
                 raise MmctlError(f"damaged value {tag}: {' '.join(str(error).split())[:200]}") from None
-    return {key: decode(item, tensors) for key, item in value.items()}
+    return {key: _decode(item, tensors) for key, item in value.items()}
 
 
 def _tagged(tag: str, content: Any, tensors: Mapping[str, Any] | None) -> Any:
@@ -76,9 +83,9 @@ def _tagged(tag: str, content: Any, tensors: Mapping[str, Any] | None) -> Any:
     if tag == "$bytes":
         return base64.b64decode(content, validate=True)
     if tag == "$tuple":
-        return tuple(decode(item, tensors) for item in content)
+        return tuple(_decode(item, tensors) for item in content)
     if tag == "$dict":
-        return {decode(key): decode(item, tensors) for key, item in content}
+        return {_decode(key, None): _decode(item, tensors) for key, item in content}
     if tag == "$array":
         dtype, shape, data = content
         array = np.frombuffer(base64.b64decode(data, validate=True), np.dtype(dtype)).reshape(shape).copy()

@@ -57,8 +57,9 @@ class Lock:
     def owner(self) -> Owner | None:
         """Who the file names, dead or alive; None if it names nobody."""
         try:
-            return Owner.of(json.loads(self.path.read_bytes()))
-        except (OSError, ValueError):
+            with open(self.path, "rb") as file:
+                return Owner.of(json.loads(file.read(4096)))
+        except (OSError, ValueError, RecursionError):
             return None
 
     def alive(self) -> bool:
