@@ -23,7 +23,7 @@ Documents = list[tuple[str, bytes]]
 """(name, content) of each document."""
 
 LARGEST = 4 << 30
-"""Bytes of one file of text, decompressed: a few kilobytes of gzip can stand for more than any memory."""
+"""Bytes of one compressed file of text: a few kilobytes of gzip can stand for more than any memory."""
 FEW_DOCUMENTS = 20
 """With fewer documents than this, each one's end is held out instead of whole documents."""
 STDLIB_SUFFIXES = (".py", ".txt", ".rst")
@@ -235,7 +235,9 @@ def _read_jsonl(path: Path, content: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        with open(path, "rb") as file, gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file as stream:
+        if path.suffix != ".gz":
+            return path.read_bytes()
+        with gzip.open(path) as stream:
             content = stream.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise UsageError(f'data.text: "{path}" holds more than {LARGEST:,} bytes, larger than a file is read')
