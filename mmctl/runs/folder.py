@@ -11,19 +11,17 @@ runs/<name>-<identity8>/seed<k>/
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmctl.errors import MmctlError, UsageError, printable
-from mmctl.runs import checkpoints, files, metrics, names, status
-from mmctl.runs.lock import Lock, beating, say, waiting_lock
-from mmctl.runs.redaction import redact, redact_arguments
+from mmctl.errors import MmctlError, UsageError
+from mmctl.runs import checkpoints, files, making, metrics, names, status, stored
+from mmctl.runs.lock import Lock, beating, say
+from mmctl.runs.redaction import redact
 
 if TYPE_CHECKING:
     from mmctl.config import Config
@@ -67,8 +65,8 @@ class RunFolder:
             draft = files.temporary_name(path)
             draft.mkdir()
             try:
-                _fill(draft, config, overrides, command)
-                _publish(draft, root, path)
+                making.fill(draft, config, overrides, command)
+                making.publish(draft, root, path)
             except BaseException:
                 shutil.rmtree(draft, ignore_errors=True)
                 raise
@@ -114,56 +112,11 @@ class RunFolder:
 
     def config_dict(self) -> dict[str, Any]:
         """config.yaml as written. MmctlError in one line if damaged."""
-        from mmctl import plain
-
-        path = self.path / "config.yaml"
-        try:
-            content = plain.load(path.read_text(encoding="utf-8"))  # nothing in a run's folder is evaluated
-        except FileNotFoundError:
-            raise MmctlError(f"{path}: no such file") from None
-        except Exception as error:  # YAML and OmegaConf raise many kinds
-            raise MmctlError(f"{path}: damaged: {(str(error).splitlines() or [type(error).__name__])[0]}") from None
-        if not isinstance(content, dict):
-            raise MmctlError(f"{path}: damaged: no mapping of keys")
-        return content
+        return stored.config_dict(self.path / "config.yaml")
 
     def config(self) -> Config:
-        from mmctl.config import Config, from_dict
-
-        content = self.config_dict()
-        # Defaults must never stand in for what a damaged file has lost.
-        lost = [key for key in ("schema", *(f.name for f in fields(Config))) if key not in content]
-        if lost:
-            raise MmctlError(f"{self.path / 'config.yaml'}: damaged: {', '.join(lost)} missing")
-        try:
-            config = from_dict(content)
-            self._check_identity(content, config)
-        except UsageError as error:
-            raise MmctlError(f"{self.path / 'config.yaml'}: {error}") from None
-        if (self.path / "tokenizer.json").is_file():
-            config.data.tokenizer = str(self.path / "tokenizer.json")  # the one it was trained with
-        return config
-
-    def _check_identity(self, content: dict[str, Any], config: Config) -> None:
-        """MmctlError if these are not the settings that the run was made with: an edit by hand would pass for a result."""
-        from mmctl.config import identity, to_dict
-        from mmctl.schema import flatten
-
-        if flatten(content).keys() != flatten(to_dict(config)).keys():
-            return  # made by a version with other keys: its identity cannot be told from what stands there
-        try:
-            corpora = self.provenance().get("corpora")
-        except MmctlError:
-            corpora = None
-        try:
-            found = identity(config, corpora if isinstance(corpora, dict) else None)
-        except UsageError:
-            return  # its corpus is not here any more
-        if found != self.identity or config.seed != self.seed:
-            raise MmctlError(
-                f"{self.path / 'config.yaml'}: changed since the run was made (its settings have identity {found}, seed "
-                f"{config.seed}; the folder {self.identity}, seed {self.seed}): restore it, or train them as a run of their own"
-            )
+        """The configuration the run was made with. MmctlError in one line if config.yaml is damaged or was edited."""
+        return stored.config(self)
 
     @contextmanager
     def lock(self, notify: Callable[[str], None] = say) -> Iterator[RunFolder]:
@@ -321,37 +274,3 @@ class RunFolder:
         with open(self.log_path, "a", encoding="utf-8", errors="backslashreplace") as file:
             text = redact(text)
             file.write(text if text.endswith("\n") else text + "\n")
-
-
-def _fill(draft: Path, config: Config, overrides: Sequence[str], command: Sequence[str] | None) -> None:
-    """What a run has before it starts, brought to the disk."""
-    from omegaconf import OmegaConf
-
-    from mmctl.config import to_dict
-    from mmctl.runs import provenance
-
-    (draft / "checkpoints").mkdir()
-    (draft / "eval").mkdir()
-    typed = "".join(printable(redact(override)) + "\n" for override in overrides)
-    files.write_text(draft / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_dict(config))), durable=False)
-    files.write_text(draft / "overrides.txt", typed, durable=False)
-    origin = provenance.collect()
-    if command is not None:
-        origin["command"] = redact_arguments(command)
-    files.write_json(draft / "provenance.json", origin, durable=False)
-    status.write(draft / "status.json", status.changed(None, "planned", None, {}), durable=False)
-    for inside in draft.iterdir():
-        files.fsync_folder(inside) if inside.is_dir() else files.fsync_file(inside)
-    files.fsync_folder(draft)
-
-
-def _publish(draft: Path, root: Path, path: Path) -> None:
-    """Give a new run its place. Two commands may make one run under two names in the same second: one must lose."""
-    place = names.Place.of(path)
-    assert place is not None
-    with waiting_lock(root / ".create.lock"):
-        for other in names.places(root, place.identity):
-            if other.seed == place.seed:
-                raise MmctlError(f"run {other.label} exists already in {root}")
-        os.rename(draft, path)  # refused if a folder with content is there
-        files.fsync_folder(path.parent)
