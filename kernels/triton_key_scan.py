@@ -7,7 +7,7 @@ import torch
 from . import triton_scan as kernels
 from .folding import folded_like
 from .triton_memory import blocks, document_ranges, on_device
-from .triton_tiles import CARRY_CHUNKS, SCAN_CHUNK, padded, scan_warps
+from .triton_tiles import CARRY_CHUNKS, CARRY_WARPS, SCAN_CHUNK, padded, scan_warps
 
 
 def kept_shapes(x: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -76,7 +76,7 @@ def forward(
             CARRIED=has_state,
             G=CARRY_CHUNKS,
             **meta,
-            num_warps=scan_warps(width),
+            num_warps=CARRY_WARPS,
         )
         kernels.key_scan_keys_kernel[(chunks, heads, batch)](
             x,
@@ -157,7 +157,7 @@ def backward(
             D=padded(width),
             G=CARRY_CHUNKS,
             ENDED=grad_sum is not None,
-            num_warps=scan_warps(width),
+            num_warps=CARRY_WARPS,
         )
         kernels.key_scan_gradient_kernel[(chunks, heads, batch)](
             x,

@@ -31,6 +31,8 @@ Its float32-accurate [C, C] x [C, D] products fill the registers: C = 64 spills 
 already few at 32 (6% of the bytes of x in 16 bits)."""
 CARRY_CHUNKS = 32
 """Chunks a step of the serial pass of `key_scan`: 4,096 positions are 4 steps, 65,536 are 64."""
+CARRY_WARPS = 8
+"""Warps of that pass at every width; with 4 its [G, G] float32 product spills at width 32."""
 VALUE_ROWS = 16
 """Positions of a program of `value_extract`: five tiles of it and 128 columns fit the registers of four warps."""
 

@@ -64,9 +64,9 @@ def _verdict(group: Group, contender: Contender, expected: dict[str, Any], terms
         return Verdict(reason=f"{kind}: {type(error).__name__}: {first_line(error)}")
     if not results:
         return Verdict()
-    name, error = worst(group.pick(results), expected, terms)
-    reason = "" if error <= limit else f"refused: {name} is off by {error:.2g} (at most {limit:.2g})"
-    return Verdict(name, error, limit, reason)
+    name, off = worst(group.pick(results), expected, terms)
+    reason = "" if off <= limit else f"refused: {name} is off by {off:.2g} (at most {limit:.2g})"
+    return Verdict(name, off, limit, reason)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Contender:
 
     name: str
     leaves: list[Tensor]
-    forward: Callable[[], Tensor]
+    forward: Callable[[], Any]
     results: Callable[[Tensor, list[Tensor]], dict[str, Tensor]]
     upstream: Callable[[Tensor], Tensor] = lambda grad: grad
     slack: float = 1.0
@@ -68,7 +68,7 @@ class Reading:
         self.beta = bandwidth_table(counts[None].float(), *self.bandwidth)[0].unsqueeze(-1)
 
     @property
-    def span(self) -> dict[str, int]:
+    def span(self) -> dict[str, Any]:
         return {"window": self.window} if self.window else {"delay": int(self.delay or 0)}
 
     @property
