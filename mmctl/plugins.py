@@ -226,6 +226,9 @@ def _check_models(models: Mapping[str, type], where: str) -> None:
         _check_name(name, _MODEL, "model", MODELS, where)
         if not issubclass(cls, Model):
             raise UsageError(f'{where}: model "{name}": {cls.__name__} is no subclass of mmctl.models.base.Model')
+        if cls.costs is Model.costs:
+            told = "has no costs(config, ask): its parameters and FLOPs are counted from it, see mmctl/models/flops.py"
+            raise UsageError(f'{where}: model "{name}": {cls.__name__} {told}')
         config: Any = cls.Config
         if not (isinstance(config, type) and is_dataclass(config) and issubclass(config, ModelConfig)):
             raise UsageError(f'{where}: model "{name}": {cls.__name__}.Config is no dataclass derived from ModelConfig')
@@ -242,6 +245,8 @@ def _check_tasks(tasks: Mapping[str, type], where: str) -> None:
         _check_name(name, _TASK, "task", TASKS, where)
         if not issubclass(cls, Task):
             raise UsageError(f'{where}: task "{name}": {cls.__name__} is no subclass of mmctl.data.task.Task')
+        if cls.sample is Task.sample:
+            raise UsageError(f'{where}: task "{name}": {cls.__name__} has no sample(rng, count, length, split)')
         if getattr(cls, "name", None) != name:
             raise UsageError(f'{where}: task "{name}": {cls.__name__}.name is not "{name}"')
         if getattr(cls, "dimension", None) not in DIMENSIONS:

@@ -219,6 +219,8 @@ def test_a_job_carries_its_plugins_to_workers_that_share_no_environment(model: P
         ("MODELS = {'m': 1}\n", "MODELS: expected a mapping of names to classes"),
         ("MODELS = {'m': int}\n", 'model "m": int is no subclass of mmctl.models.base.Model'),
         ("TASKS = {'t': int}\n", 'task "t": int is no subclass of mmctl.data.task.Task'),
+        ("from mmctl.models.base import Model\nMODELS = {'m': Model}\n", 'model "m": Model has no costs(config, ask)'),
+        ("from mmctl.data.task import Task\nTASKS = {'t': Task}\n", 'task "t": Task has no sample(rng, count, length'),
         ("TASKS = {'a-b': int}\n", "'a-b' is no name for a task"),
         ("MODELS = {'../x': int}\n", "'../x' is no name for a model"),
         (MODEL.replace('"scaled": S', '"mosaic-v2": S'), 'the model "mosaic-v2" comes with mmctl itself already'),
