@@ -29,12 +29,19 @@ def find_sweep(root: Path, wanted: str | None) -> Path:
 
 
 def read_results(sweep: Path) -> dict[str, Any]:
-    """A sweep's results.json. MmctlError, one line, when it is damaged."""
+    """A sweep's results.json. MmctlError, one line, when it is damaged or of another version's form."""
     from mmctl.runs.files import read_json
+    from mmctl.sweeps.results import SCHEMA
 
     results = read_json(sweep / "results.json")
     if not isinstance(results, dict) or not isinstance(results.get("ablations"), list):
         raise MmctlError(f"{sweep / 'results.json'}: not the results of a sweep")
+    if results.get("schema") != SCHEMA:
+        again = results.get("command") or "its own command"
+        raise MmctlError(
+            f"{sweep / 'results.json'}: of form {results.get('schema')}, expected {SCHEMA}; brought up to date, without "
+            f"training anything anew, by: {again}"
+        )
     return results
 
 

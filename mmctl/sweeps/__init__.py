@@ -8,8 +8,11 @@
     worker, execute, live           running what is missing, and showing it
     evaluating                      arms that change something at evaluation only
     manifest                        what was registered before the first run
-    scores, statistics, verdicts    numbers, paired differences, one word a claim
-    results, report, numbers        results.json, report.md, numbers.csv
+    metrics, units                  which numbers an arm will have, and how they are written
+    scores, examples, statistics    numbers of runs, what their held-out examples leave open, paired differences
+    comparing, costs, verdicts      what a claim compares, at which cost, and one word for it
+    results, report, preamble       results.json and report.md
+    numbers                         numbers.csv
     words, terminal, figures        the same for the eye
     tracking, finish                MLflow, and the files a sweep leaves
 

@@ -74,6 +74,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A runs folder with finished runs of mosaic-v2 and transformer, and the sweep `smoke-00000000`."""
     from mmctl import models
     from mmctl.runs import RunFolder
+    from mmctl.sweeps.results import SCHEMA
 
     folder = tmp_path_factory.mktemp("runs")
     paths = {}
@@ -109,7 +110,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]  # fmt: skip
     sweep = folder / "sweeps" / "smoke-00000000"
     sweep.mkdir(parents=True)
-    (sweep / "results.json").write_text(json.dumps({"ablations": ablations}))
+    (sweep / "results.json").write_text(json.dumps({"schema": SCHEMA, "ablations": ablations}))
     return folder
 
 

@@ -23,6 +23,12 @@ def test_points_are_means_with_t_intervals_over_seeds():
     assert (a.mean, a.n, b.n, b.interval) == (pytest.approx(0.7), 3, 1, None)
 
 
+def test_the_interval_is_that_of_the_results(sweep):
+    runs, _ = fa.collect(sweep, fa.METRIC, "executed")
+    mosaic = next(p for p in fa.points(runs) if p.arm == "mosaic-v2")
+    assert mosaic.interval == pytest.approx((0.85, 0.95))  # as the conftest made it up, not the seeds' own t interval
+
+
 def test_a_shared_cell_is_one_point_and_removal_another(sweep):
     runs, context = fa.collect(sweep, "icl/accuracy-last-quarter@1x", "executed")
     found = {p.arm: p for p in fa.points(runs)}

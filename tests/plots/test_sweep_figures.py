@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from mmctl.errors import UsageError
+from mmctl.errors import MmctlError, UsageError
 from mmctl.plots import bandwidth, effects, extrapolation, grid, loss
 
 
@@ -123,3 +123,10 @@ def test_what_a_sweep_does_not_have_is_one_clear_line(sweep, call, says):
 def test_seeds_are_counted_as_a_range_where_they_differ():
     assert grid.seeds([3, 3]) == "n = 3"
     assert grid.seeds([3, 1, 2]) == "n = 1 to 3"
+
+
+def test_results_of_another_form_say_how_to_bring_them_up_to_date(sweep, tmp_path):
+    results = json.loads((sweep / "results.json").read_text())
+    (tmp_path / "results.json").write_text(json.dumps({**results, "schema": 1, "command": "mmctl ablate bandwidth"}))
+    with pytest.raises(MmctlError, match=r"of form 1, expected .* by: mmctl ablate bandwidth"):
+        effects.collect(tmp_path)

@@ -148,6 +148,19 @@ def test_the_csv_has_every_number_by_seed(make_plan, root: Path) -> None:
     assert not [r for r in rows if r["arm"] == "removed" and r["metric"] == "train_loss"]
 
 
+def test_the_csv_has_layers_starts_and_the_unit_of_every_number(make_plan, root: Path) -> None:
+    plan = make_plan(["bandwidth"])
+    train(plan, root)
+    _, folder = write(plan, root)
+    rows = list(csv.DictReader(io.StringIO((folder / "numbers.csv").read_text())))
+    layers = [r for r in rows if r["kind"] == "part" and r["source"] == "alpha-long-term"]
+    assert [(r["metric"].rpartition("/")[2], r["verdict"]) for r in layers] == [
+        ("layer0", "not moved"), ("layer1", "inside the range")
+    ]  # fmt: skip
+    assert [float(r["start"]) for r in layers] == pytest.approx([1 / 3, 1 / 3])
+    assert {r["unit"] for r in rows if r["metric"].startswith("recall/accuracy")} == {"accuracy (0 to 1)"}
+
+
 def test_costs_stand_beside_scores_and_unmatched_comparisons_are_flagged(make_plan, root: Path) -> None:
     from mmctl.models import flops
 
