@@ -154,8 +154,7 @@ def resume(
     tensors = loaded.tensors
     for group, members in tensors.items():
         for name, tensor in members.items():
-            if tensor.dim():  # step counters are not divided
-                at = near(group, name)
+            if tensor.dim() and divided(at := near(group, name)):  # step counters and buffers are not
                 members[name] = distribute_tensor(
                     tensor.to(at.device), at.device_mesh, at.placements, src_data_rank=None
                 )

@@ -2,7 +2,7 @@
 
 Parameters, gradients and optimizer states are divided among the processes, block by block. Everything else is agreed by
 construction: each process draws the whole batch and this step's m from the run's own generators and takes its share of
-the sequences. Rank 0 alone writes the run's folder.
+the sequences. Rank 0 alone writes the run's folder, but for each process's part of a checkpoint.
 """
 
 from __future__ import annotations
@@ -112,6 +112,11 @@ class Group(Ranks):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
+        scalar = next((name for name, p in model.named_parameters() if not p.dim()), None)
+        if scalar is not None:
+            raise MmctlError(
+                f"{scalar}: a parameter without dimensions cannot be divided among processes, expected (1,)"
+            )
         mesh = init_device_mesh(torch.device(device).type, (self.size,))
         for module in (*model.blocks, model):
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
