@@ -62,7 +62,9 @@ def check(claim: Claim, arms: Mapping[str, Config], typed: Iterable[str], where:
             wanted = [m for m in valid if LAYER.sub("", m) == claim.metric and LAYER.search(m)]
         if wanted and all(m in valid for m in wanted):
             continue
-        if dropped and _could_be(claim.metric, config):
+        score = SCORE.fullmatch(claim.metric)
+        left_out = score is not None and score["task"] not in config.data.tasks_in_mixture()  # a profile of text alone
+        if (dropped or left_out) and _could_be(claim.metric, config):
             continue
         layers = "no such metric by layer" if claim.each and claim.metric in valid else "no such metric"
         raise UsageError(
