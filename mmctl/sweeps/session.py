@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmctl.errors import EXIT_DONE, UsageError
+from mmctl.errors import EXIT_DONE, MmctlError, UsageError
 from mmctl.sweeps.todo import Options, summary
 
 if TYPE_CHECKING:
@@ -44,8 +44,15 @@ def dry_run(plan: Plan, root: Path, where: Where, as_json: bool) -> None:
     """Every cell is validated already: print what the sweep would run, and what it would take. Writes nothing."""
     from mmctl.sweeps import estimates, preflight, terminal
 
-    resources, notes = preflight.resources(plan, where.jobs, where.gpus)
-    rows, totals = estimates.table(plan, root, resources.jobs)
+    try:
+        resources, notes = preflight.resources(plan, where.jobs, where.gpus)
+        rows, totals = estimates.table(plan, root, resources.jobs)
+        preflight.check_disk(root, totals["bytes"], totals["missing"])
+    except UsageError:
+        raise
+    except MmctlError as error:  # too large for this machine: what it would take is worth seeing all the same
+        rows, totals = estimates.table(plan, root, where.jobs or 1)
+        notes = [f"not on this machine: {error}"]
     if as_json:
         print(json.dumps({**totals, "notes": notes, "plan": rows}, indent=2))
         return
