@@ -209,7 +209,7 @@ def read_step(
     count, stored = keys.shape[2], stored_keys.shape[2]
     if count == 1 and keys.dtype in EXACT:
         begin = context["position"] + 1 - stored
-        return read_one(keys, stored_keys, stored_values, bandwidth, begin, context["first"], window, delay)
+        return read_one(keys, stored_keys, stored_values, bandwidth, begin, context["first"], delay or 1)
     documents = context["stored"]
     return memory_attention(
         stored_keys,

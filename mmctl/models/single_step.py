@@ -44,27 +44,24 @@ def read_one(
     bandwidth: tuple[Tensor, Tensor, Tensor],
     begin: int,
     first: Tensor | None,
-    window: int | None,
-    delay: int | None,
+    delay: int,
 ) -> Tensor:
     """`memory_attention` of one query (B, H, 1, D), that of the newest of the stored pairs (B, H, n, D).
 
-    begin: position of the oldest pair at hand. first: (B, 1) position at which each row's document starts, or None.
+    Sees the pairs up to `delay` before its own (a ring holds the h pairs before it and no more, so its delay is 1). begin:
+    position of the oldest pair at hand. first: (B, 1) position at which each row's document starts, or None.
     """
-    position = begin + keys.shape[2] - 1
-    low = begin if window is None else max(begin, position - window)
-    high = max(low, position + 1 - (delay or 1))
-    if high == low:
+    end = keys.shape[2] - delay
+    if end <= 0:
         return torch.zeros_like(query)
-    beta0, beta1, alpha = bandwidth
-    keys, values = keys[:, :, low - begin : high - begin], values[:, :, low - begin : high - begin]
+    keys, values = keys[:, :, :end], values[:, :, :end]
+    beta0, beta1, alpha = (parameter.view(1, -1, 1, 1) for parameter in bandwidth)
     if first is None:
-        beta = beta1 * alpha.new_tensor(float(high - low)).pow(alpha) + beta0
-        return F.scaled_dot_product_attention(query * beta.view(1, -1, 1, 1), keys, values, scale=1.0)
-    count = (high - first.clamp(min=low)).clamp(min=0)[:, :, None, None]
-    beta = beta1.view(1, -1, 1, 1) * count.clamp(min=1).to(beta1.dtype).pow(alpha.view(1, -1, 1, 1)) + beta0.view(
-        1, -1, 1, 1
-    )
-    visible = (torch.arange(low, high, device=query.device) >= first)[:, None, None]
+        beta = beta1 * alpha.new_tensor(float(end)).pow(alpha) + beta0
+        return F.scaled_dot_product_attention(query * beta, keys, values, scale=1.0)
+    start = (first - begin).clamp(min=0)[:, :, None, None]
+    count = (end - start).clamp(min=0)
+    beta = beta1 * count.clamp(min=1).to(beta1.dtype).pow(alpha) + beta0
+    visible = torch.arange(end, device=query.device) >= start
     read = F.scaled_dot_product_attention(query * beta, keys, values, attn_mask=visible, scale=1.0)
     return torch.where(count > 0, read, torch.zeros_like(read))

@@ -13,10 +13,11 @@ from torch import Tensor
 from mmctl.bench.measure import peak_allocated
 from mmctl.data.tokenizers import Bytes
 from mmctl.generation import Sampling, generate, left_padded
+from mmctl.kernels import key_scan
 from mmctl.kernels.folding import Scratch
 from mmctl.models import MODELS
 from mmctl.models.base import Model
-from mmctl.models.cache import RING_SLACK
+from mmctl.models.cache import RING_SLACK, scan_step
 
 LENGTH = 130  # past h = 24, m = 8 and a ring's buffer
 PIECES = {
@@ -158,6 +159,28 @@ def test_prefill_needs_memory_in_proportion_to_its_length(axis: str) -> None:
         )
         beside.append(peak - cache.bytes())
     assert 0 < beside[1] < 2.2 * beside[0]
+
+
+@pytest.mark.parametrize("pieces", [[1] * 40, [9, 11, 20]])
+def test_gates_of_any_size_lose_nothing_at_a_step_or_a_document(pieces: list[int]) -> None:
+    """The key recurrence in log space: documents whose gates differ by exp(2000), in float32."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 40, 8, generator=generator)
+    gate = 30 * torch.randn(2, 3, 40, generator=generator)
+    decay = -3 * torch.rand(2, 3, 40, generator=generator)
+    documents = torch.zeros(2, 40, dtype=torch.int32)
+    documents[0, 9:], documents[1, 20:] = 1, 1
+    gate -= 2000 * documents[:, None]
+    whole = key_scan(x, gate, decay, documents=documents, path="reference")
+    state, keys, place = None, [], 0
+    for count in pieces:
+        some = slice(place, place + count)
+        before = documents[:, place - 1 : place] if place else None
+        context = {"documents": documents[:, some], "before": before}
+        piece, state = scan_step(x[:, :, some], gate[:, :, some], decay[:, :, some], state, context)
+        keys.append(piece)
+        place += count
+    torch.testing.assert_close(torch.cat(keys, dim=2), whole, rtol=0, atol=2e-5)
 
 
 def test_wrong_calls_name_what_is_wrong() -> None:
