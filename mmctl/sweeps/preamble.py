@@ -12,8 +12,8 @@ from mmctl.sweeps.verdicts import MEANINGS
 
 RULES = """\
 Every difference is paired by seed, treatment minus control; n is the number of seeds. Intervals are 95% (unless said to be
-corrected): Student's t over seeds, but never narrower than the interval over the held-out examples alone, which all seeds
-share; for a single seed a paired bootstrap over examples. Claims of a direction are tested against 0, two-sided, and
+corrected): Student's t over seeds, or where it is wider (and then said) the interval that adds the sampling error of the
+held-out examples, which all seeds share (Welch-Satterthwaite); for a single seed a paired bootstrap over examples. Claims of a direction are tested against 0, two-sided, and
 corrected by Holm's procedure over the {family} of them in this report: p (Holm) is significant below 0.05, whatever the
 uncorrected 95% interval shows. Claims of no effect and of a range are intervals against the margin or range stated with the
 claim, uncorrected. Hyper-parameters were not chosen on any reported number. Accuracies are in percent, their differences in

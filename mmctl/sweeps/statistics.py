@@ -33,7 +33,7 @@ class Summary:
     sd: float | None
     interval: tuple[float, float] | None
     error_from: str | None = None
-    """What sets the interval's width: "seeds" or "examples" (see `Estimate`)."""
+    """"seeds", or "examples" where these widen the interval (see `Estimate`)."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,10 @@ class Estimate:
     """A mean over n seeds with both of its errors: the spread over seeds, and the draw of the held-out examples.
 
     Every seed is scored on the same examples, so the spread over seeds holds nothing of their sampling error, and of
-    saturated scores it is 0. Intervals are therefore Student's t over seeds (n - 1 degrees of freedom), but never narrower
-    than Student's t over the examples alone (examples - 1); p is the larger of the two tests'. Without spread and without
-    examples nothing is known.
+    saturated scores it is 0. Two intervals are therefore made, and the wider one holds: Student's t over seeds (variance
+    sd^2 / n, n - 1 degrees of freedom), and that of both errors together (variance sd^2 / n + sampling^2, degrees of
+    freedom by Welch and Satterthwaite's formula); p is the larger of the two tests'. Simulated, this covers 94 to 96% for
+    any ratio of the two errors, where either alone does not. Without spread and without examples nothing is known.
     """
 
     mean: float
@@ -51,20 +52,27 @@ class Estimate:
     n: int
     sampling: Sampling | None = None
 
-    def half_widths(self, level: float = LEVEL) -> dict[str, float]:
-        """{"seeds" or "examples": half of that interval}; only of errors that are known."""
+    def errors(self) -> dict[str, tuple[float, float]]:
+        """{"seeds" or "examples": (standard error, degrees of freedom)}; "examples" is both together."""
         if self.sd is None:
             return {}
-        found = {"seeds": quantile(level, self.n - 1) * self.sd / math.sqrt(self.n)} if self.sd > 0 else {}
+        own = self.sd**2 / self.n
+        found = {"seeds": (math.sqrt(own), self.n - 1.0)} if own > 0 else {}
         if self.sampling is not None and self.sampling.error > 0:
-            found["examples"] = quantile(level, self.sampling.examples - 1) * self.sampling.error
+            drawn = self.sampling.error**2
+            df = (own + drawn) ** 2 / (own**2 / (self.n - 1) + drawn**2 / (self.sampling.examples - 1))
+            found["examples"] = (math.sqrt(own + drawn), df)
         return found
+
+    def half_widths(self, level: float = LEVEL) -> dict[str, float]:
+        return {source: quantile(level, df) * error for source, (error, df) in self.errors().items()}
 
     def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
         half = max(self.half_widths(level).values(), default=None)
         return None if half is None else (self.mean - half, self.mean + half)
 
     def error_from(self) -> str | None:
+        """ "examples" where these widen the interval over seeds."""
         widths = self.half_widths()
         return max(widths, key=widths.__getitem__) if widths else None
 
@@ -72,12 +80,8 @@ class Estimate:
         """Two-sided p-value of a mean of 0."""
         from scipy.stats import t
 
-        tests = []
-        if self.sd:
-            tests.append((self.sd / math.sqrt(self.n), self.n - 1))
-        if self.sd is not None and self.sampling is not None and self.sampling.error > 0:
-            tests.append((self.sampling.error, self.sampling.examples - 1))
-        return max((2.0 * float(t.sf(abs(self.mean) / error, df)) for error, df in tests), default=None)
+        tests = (2.0 * float(t.sf(abs(self.mean) / error, df)) for error, df in self.errors().values())
+        return max(tests, default=None)
 
 
 @dataclass(frozen=True)
@@ -97,14 +101,14 @@ class Difference:
     seeds: tuple[int, ...] = ()
     sampling: Sampling | None = None
     error_from: str | None = None
-    """What sets the interval's width: "seeds" or "examples"."""
+    """"seeds", or "examples" where these widen the interval."""
 
     def at(self, level: float) -> tuple[float, float] | None:
         """The interval at another confidence level; None where no error is known."""
         return Estimate(self.mean, self.sd, self.n, self.sampling).interval(level)
 
 
-def quantile(level: float, df: int) -> float:
+def quantile(level: float, df: float) -> float:
     """Student's two-sided quantile: 4.30 for 0.95 with 2 degrees of freedom."""
     from scipy.stats import t
 

@@ -76,7 +76,7 @@ MINIMUM_SEEDS = 3
 
 ANALYSIS = {
     "test": "two-sided paired t-test over seeds, treatment minus control",
-    "interval": "Student's t over seeds, never narrower than over the held-out examples; p the larger of both tests'",
+    "interval": "the wider of Student's t over seeds, and over seeds and held-out examples together (Welch-Satterthwaite)",
     "correction": "Holm over the report's claims of a direction",
     "no effect": "95% interval within the claim's margin",
     "range": "95% interval within the claim's range, in every layer where it asks for layers, and moved by training",

@@ -62,11 +62,11 @@ def interval(pair: Sequence[float] | None, scale: Scale, signed: bool = True) ->
 
 
 def seeds(difference: Mapping[str, Any]) -> str:
-    """n, and what the interval's width comes from where that is not the spread over seeds."""
+    """n, and what the interval's width comes from where that is not the spread over seeds alone."""
     if difference["over"] != "seeds":
         return f"n = {difference['n']} seed, interval over {difference['over']}"
     examples = difference["sampling"]["examples"] if difference["error_from"] == "examples" else None
-    return f"n = {difference['n']} seeds" + (f"; interval from the {examples} held-out examples" if examples else "")
+    return f"n = {difference['n']} seeds" + (f"; interval widened for {examples} held-out examples" if examples else "")
 
 
 def measured(difference: Mapping[str, Any] | None, scale: Scale, signed: bool) -> str:
