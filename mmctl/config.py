@@ -30,7 +30,7 @@ NOT_IDENTITY = (
 )  # fmt: skip
 """Keys (or prefixes) that cannot change what is trained; a run's folder is found without them."""
 
-AS_BEFORE = {"training.compile": False}
+AS_BEFORE = {"training.compile": False, "model.value_look_ahead": True}
 """Keys that came after the first runs, with the value that means what those did: left out of the identity at that value,
 so that those runs keep theirs."""
 

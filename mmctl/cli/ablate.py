@@ -97,6 +97,14 @@ def ablate(
     max_failures: Annotated[
         int | None, typer.Option(min=1, help="Start nothing new after this many failures.", show_default=False)
     ] = None,
+    match: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BUDGET",
+            help="Give every arm the params, flops or tokens of its ablation's first arm.",
+            show_default=False,
+        ),
+    ] = None,
     runs: Annotated[
         Path | None, typer.Option("--runs", help="Where runs land (default: $MMCTL_RUNS, else ./runs).")
     ] = None,
@@ -112,9 +120,11 @@ def ablate(
 
     Example: mmctl ablate bandwidth long-term-removal --profile smoke --seeds 5 training.steps=600
     """
+    import sys
+
     from mmctl.errors import UsageError
     from mmctl.runs import runs_root
-    from mmctl.sweeps import matrix, plan, profiles, selection, session
+    from mmctl.sweeps import matching, matrix, plan, profiles, selection, session
 
     words = list(arguments or [])
     names = [w for w in words if "=" not in w]
@@ -128,8 +138,12 @@ def ablate(
         return
     scale = profiles.profile(profile)
     chosen = selection.select(matrix.find(names), only or [], skip or [], scale)
+    if match is not None:
+        chosen = matching.matched(chosen, match)
     picked = [w for option, given in (("--only", only), ("--skip", skip)) for g in given or [] for w in (option, g)]
-    made = plan.make_plan(chosen, scale, overrides, profiles.parse_seeds(seeds), [*names, *picked])
+    made = plan.make_plan(chosen, scale, overrides, profiles.parse_seeds(seeds), [*names, *picked], match)
+    for line in matching.misses(made, match) if match else ():
+        print(f"matched: {line}", file=sys.stderr)
     where = session.Where(launcher, session.parse_options(launcher_option or []), jobs, gpus_per_run)
     if status:
         session.show_status(made, root, as_json)

@@ -40,6 +40,9 @@ class MosaicV2Config(RangeConfig):
     """Long-term memory present: pairs 0 .. t-m."""
     short_term: bool = True
     """Short-term memory present: pairs t-h .. t-1 (h pairs: our choice, the paper also prints t-h+1)."""
+    value_look_ahead: bool = True
+    """Values mix in the next token's, by a learned gamma. False fixes gamma at 1, so that a value is its own token's, as in
+    a transformer: an arm of `confounds`, not of the papers."""
 
     def validate(self) -> None:
         super().validate()
@@ -96,7 +99,10 @@ class AssociativeMemories(nn.Module):
             self.gates = nn.Linear(d, 2 * m * h, bias=False)  # W_g of each memory, then W_lambda of each
         else:
             self.theta_decay = nn.Parameter((torch.linspace(0.5, 5, h) / 10).repeat(m, 1))
-        self.gamma = nn.Parameter(torch.empty(m, h))
+        if config.value_look_ahead:
+            self.gamma = nn.Parameter(torch.empty(m, h))
+        else:
+            self.register_buffer("gamma", torch.ones(m, h), persistent=False)
         # exp(min(|theta|, 15)) with theta = 0, as published; |.| has gradient 0 there, so it stays at 1.
         self.theta_value = nn.Parameter(torch.zeros(m, h))
         self.bandwidth = Bandwidth(
@@ -116,7 +122,7 @@ class AssociativeMemories(nn.Module):
         for linear in (self.key_value, getattr(self, "gates", None), self.output):
             if linear is not None:
                 clipped_normal_(linear.weight, std, generator)
-        if not self.gamma.is_meta:
+        if self.config.value_look_ahead and not self.gamma.is_meta:
             nn.init.uniform_(self.gamma, 0.0, 1.0, generator=generator)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -124,7 +130,9 @@ class AssociativeMemories(nn.Module):
         (B, M*H, T), and the length of the values (M*H,)."""
         b, t, d = x.shape
         m, h = len(self.names), self.config.heads
-        phi, psi = self.key_value(x).view(b, t, 2, m * h, d // h).permute(2, 0, 3, 1, 4)
+        # Cut before the heads are: the gradients are then put together in one copy.
+        parts = self.key_value(x).split(m * d, dim=-1)
+        phi, psi = (part.view(b, t, m * h, d // h).transpose(1, 2) for part in parts)
         if self.config.key_extractor == "gated":
             with torch.autocast(x.device.type, enabled=False):
                 # Log-gates are summed over the sequence: bf16 would lose them.
@@ -146,20 +154,24 @@ class AssociativeMemories(nn.Module):
         """window= or delay= of each memory, in the order of `names`."""
         return [{"delay": context["delay"]} if n == "long-term" else {"window": self.config.window} for n in self.names]
 
+    def by_memory(self, stacked: Tensor) -> list[Tensor]:
+        """The memories' (B, H, T, D) of a (B, M*H, T, D).
+
+        Split along the dimension that is the outer one in memory, so that the gradients of the parts are put together
+        in one copy; the gradient of a slice is a tensor of zeros that each of them is added to.
+        """
+        return [part.transpose(0, 1) for part in stacked.transpose(0, 1).split(self.config.heads)]
+
     def forward(self, x: Tensor, context: dict[str, Any]) -> Tensor:
-        keys, values = self.extract(x, context["documents"])
-        h = self.config.heads
+        keys, values = (self.by_memory(stacked) for stacked in self.extract(x, context["documents"]))
         beta = self.bandwidth()
         outputs = []
         for i, (name, reach) in enumerate(zip(self.names, self.ranges(context), strict=True)):
-            part = slice(i * h, (i + 1) * h)
             if name == "long-term" and context["remove_long_term"]:
-                outputs.append(torch.zeros_like(values[:, part]))
+                outputs.append(torch.zeros_like(values[i]))
                 continue
             bandwidth = (beta[0][i], beta[1][i], beta[2][i])
-            outputs.append(
-                memory_attention(keys[:, part], values[:, part], bandwidth, documents=context["documents"], **reach)
-            )
+            outputs.append(memory_attention(keys[i], values[i], bandwidth, documents=context["documents"], **reach))
         # Reads come laid out as (B, T, H, D), so this copies each of them once.
         return self.output(torch.cat([read.transpose(1, 2).flatten(2) for read in outputs], dim=-1))
 
@@ -234,7 +246,8 @@ class MosaicV2(Model):
                 memory += scalars(h, ask)  # theta_decay
             elif ask.executed:
                 memory += dense(d, 2 * h)  # W_g, W_lambda
-            memory += scalars((5 if adaptive else 4) * h, ask)  # gamma, theta_value, theta_0, theta_1, theta_alpha
+            # gamma, theta_value, theta_0, theta_1, theta_alpha
+            memory += scalars((3 + config.value_look_ahead + adaptive) * h, ask)
             counted[name] = memory * layers
         return {
             **counted,

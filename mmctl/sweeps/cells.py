@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mmctl import plugins
-from mmctl.config import Config, identity, load
+from mmctl.config import Config, flat, identity, load
 from mmctl.errors import UsageError, nearest
 from mmctl.schema import flatten
 from mmctl.sweeps.matrix import Arm, Changes, Match, Matrix
@@ -67,8 +67,10 @@ class Composer:
         extra: dict[str, Any] = {}
         where = f"{matrix.name}/{arm.name}"
         if arm.match is not None:
-            target = self.compose([matrix.baseline, _sibling(matrix, arm.match.parameters_of).set], where)
-            extra = {arm.match.key: self.matched(matrix, arm, arm.match, target, where)}
+            target = self.compose([matrix.baseline, _sibling(matrix, arm.match.of).set], where)
+            extra |= self.matched(matrix, arm, arm.match, target, where)
+        if arm.times:
+            extra |= self.multiplied(matrix, arm, where)
         cell = self.compose([matrix.baseline, {**arm.set, **extra}], where)
         if arm.evaluate:
             _check_changes(cell.config, arm.evaluate, where)
@@ -101,30 +103,57 @@ class Composer:
             settings.pop(text.partition("=")[0].strip(), None)
         return Cell(identity(config), config, kept, settings)
 
-    def matched(self, matrix: Matrix, arm: Arm, match: Match, target: Cell, where: str) -> int:
-        """The whole number for `match.key` whose parameter count is closest to the target's, by bisection."""
+    def multiplied(self, matrix: Matrix, arm: Arm, where: str) -> dict[str, int]:
+        """What the arm's `times` make of the values it would else have."""
+        values = flat(self.compose([matrix.baseline, arm.set], where).config)
+        for key in arm.times:
+            if type(values.get(key)) is not int:
+                whole = [k for k, v in values.items() if type(v) is int]
+                raise UsageError(
+                    f"{where}: times.{key}: no whole number of the configuration{nearest(key, whole, 'keys')}"
+                )
+        return {key: values[key] * factor for key, factor in arm.times.items()}
+
+    def matched(self, matrix: Matrix, arm: Arm, match: Match, target: Cell, where: str) -> dict[str, int]:
+        """The sizes with which the arm comes closest to the target, key by key."""
         config = self.compose([matrix.baseline, arm.set], where).config
-        field_name, wanted = match.key.removeprefix("model."), parameters(target.config)
-        if type(getattr(config.model, field_name, None)) is not int or field_name == match.key:
-            sizes = [f"model.{k}" for k, v in vars(config.model).items() if type(v) is int]
-            raise UsageError(
-                f'{where}: match.key "{match.key}": no size of the model{nearest(match.key, sizes, "sizes")}'
-            )
+        wanted, found = cost(target.config, match.what), {}
+        for key in match.keys:
+            found[key] = _closest(config, key, match, wanted, where)
+            config = replace(config, model=replace(config.model, **{key.removeprefix("model."): found[key]}))
+        return found
 
-        def count(value: int) -> int:
-            return parameters(replace(config, model=replace(config.model, **{field_name: value})))
 
-        low, high = 1, 2
-        if count(low) == count(high):
-            raise UsageError(f"{where}: {match.key} does not change the number of parameters")
-        if count(low) >= wanted:
-            raise UsageError(f"{where}: {match.key} cannot be small enough to match {match.parameters_of}")
-        while count(high) < wanted:
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if count(middle) < wanted else (low, middle)
-        return min((low, high), key=lambda value: abs(count(value) - wanted))
+def cost(config: Config, what: str) -> float:
+    """Parameters, or FLOPs per token over the training length (executed)."""
+    from mmctl.models import flops
+
+    if what == "parameters":
+        return parameters(config)
+    return flops.flops_per_token(config.model, config.data.vocabulary, config.data.length, "executed")
+
+
+def _closest(config: Config, key: str, match: Match, wanted: float, where: str) -> int:
+    """The whole number for `key` whose cost is closest to `wanted`, by bisection."""
+    field_name = key.removeprefix("model.")
+    if type(getattr(config.model, field_name, None)) is not int or field_name == key:
+        sizes = [f"model.{k}" for k, v in vars(config.model).items() if type(v) is int]
+        raise UsageError(f'{where}: match.key "{key}": no size of the model{nearest(key, sizes, "sizes")}')
+
+    def count(value: int) -> float:
+        return cost(replace(config, model=replace(config.model, **{field_name: value})), match.what)
+
+    low, high = 1, 2
+    if count(low) == count(high):
+        raise UsageError(f"{where}: {key} does not change the number of {match.what}")
+    if count(low) >= wanted:
+        raise UsageError(f"{where}: {key} cannot be small enough to match {match.of} in {match.what}")
+    while count(high) < wanted:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if count(middle) < wanted else (low, middle)
+    return min((low, high), key=lambda value: abs(count(value) - wanted))
 
 
 def settle(config: Config) -> None:

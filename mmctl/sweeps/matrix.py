@@ -38,6 +38,9 @@ from mmctl.sweeps import reading
 from mmctl.sweeps.claims import Claim, read_claim
 from mmctl.sweeps.reading import Section
 
+MATCHED = ("parameters", "flops")
+"""What arms can be matched in: parameters, or FLOPs per token over the training length (executed)."""
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -57,10 +60,12 @@ class Changes:
 
 @dataclass(frozen=True)
 class Match:
-    """`key` is set to the whole number whose parameter count comes closest to that of the arm `parameters_of`."""
+    """Sizes set so that this arm costs what arm `of` does: one key after the other takes the whole number that comes closest."""
 
-    parameters_of: str
-    key: str
+    of: str
+    what: str
+    """One of MATCHED."""
+    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class Arm:
     set: Mapping[str, Any] = field(default_factory=dict)
     evaluate: Changes = Changes()
     match: Match | None = None
+    times: Mapping[str, int] = field(default_factory=dict)
+    """Whole numbers by which it multiplies what it would else have, such as training.steps."""
     levels: Mapping[str, Any] = field(default_factory=dict)
     compare_to: str | None = None
     """The arm that comparisons are flagged against when parameters or FLOPs differ; None: the first arm."""
@@ -99,6 +106,8 @@ class Matrix:
     seeds: tuple[int, ...] | None
     claims: tuple[Claim, ...]
     figures: tuple[str, ...]
+    only_by_name: bool = False
+    """Not among those that `mmctl ablate` runs when none is named."""
     siblings: tuple[Arm, ...] = ()
     """Arms left out by a selection; others may still be matched to them."""
 
@@ -124,10 +133,12 @@ def shipped() -> dict[str, Path]:
 
 
 def find(names: list[str]) -> list[Matrix]:
-    """Load ablations by name, or by path for a user's own. No names: all that are shipped."""
+    """Load ablations by name, or by path for a user's own. No names: all that are shipped, but for those `only_by_name`."""
     available = shipped()
+    if not names:
+        return [matrix for matrix in map(load, available.values()) if not matrix.only_by_name]
     matrices = []
-    for wanted in names or list(available):
+    for wanted in names:
         if wanted in available:
             path = available[wanted]
         elif wanted.endswith((".yaml", ".yml")) or "/" in wanted:
@@ -167,6 +178,7 @@ def load(path: Path) -> Matrix:
     top.attempt(lambda: reading.unique(top, "arms", known), None)
     claims = tuple(top.take("claims", reading.list_of(lambda s, k, v: read_claim(s, k, v, known)), []) or ())
     figures = tuple(top.take("figures", reading.list_of(_figure), []) or ())
+    only_by_name = top.take("only_by_name", reading.flag, False)
     top.done()
     _check_references(top, arms)
     if seeds is not None:
@@ -185,6 +197,7 @@ def load(path: Path) -> Matrix:
         seeds=tuple(seeds) if seeds is not None else None,
         claims=claims,
         figures=figures,
+        only_by_name=only_by_name,
     )
 
 
@@ -202,14 +215,15 @@ def _arm(parent: Section, key: str, value: Any) -> Arm:
     changed = part.take("set", reading.settings, {})
     evaluate = part.take("evaluate", changes, Changes())
     match = part.take("match", _match, None)
+    times = part.take("times", _times, {})
     compare_to = part.take("compare_to", reading.name, None)
     part.done()
-    levels = dict(changed)
+    levels = dict(changed) | {f"times.{key}": factor for key, factor in times.items()}
     if evaluate.remove_long_term:
         levels["remove_long_term"] = True
     if evaluate.delay is not None:
         levels["delay"] = evaluate.delay
-    return Arm(name, label, changed, evaluate, match, levels, compare_to)
+    return Arm(name, label, changed, evaluate, match, times, levels, compare_to)
 
 
 def changes(parent: Section, key: str, value: Any) -> Changes:
@@ -224,8 +238,31 @@ def changes(parent: Section, key: str, value: Any) -> Changes:
 
 def _match(parent: Section, key: str, value: Any) -> Match:
     part = reading.section(parent, key, value)
-    found = Match(part.take("parameters_of", reading.name), part.take("key", reading.text))
+    of = {what: part.take(f"{what}_of", reading.name, None) for what in MATCHED}
+    given = [what for what, arm in of.items() if arm is not None]
+    if len(given) != 1:
+        part.fail(
+            "parameters_of" if not given else f"{given[1]}_of",
+            f"expected one of {' and '.join(f'{w}_of' for w in MATCHED)}",
+        )
+    found = part.take("key", _keys)
     part.done()
+    return Match(of[given[0]] if given else "", given[0] if given else MATCHED[0], found)
+
+
+def _keys(section: Section, key: str, value: Any) -> tuple[str, ...]:
+    """One key, or several of which each refines the ones before."""
+    if isinstance(value, list):
+        return tuple(reading.list_of(reading.text, least=1)(section, key, value))
+    return (reading.text(section, key, value),)
+
+
+def _times(section: Section, key: str, value: Any) -> dict[str, int]:
+    """`times: {training.steps: 8}`."""
+    found = reading.settings(section, key, value)
+    for name, factor in found.items():
+        if type(factor) is not int or factor < 2:
+            section.fail(f"{key}.{name}", f"{factor}: expected a whole number of at least 2")
     return found
 
 
@@ -240,12 +277,12 @@ def _check_references(top: Section, arms: tuple[Arm, ...]) -> None:
     for i, arm in enumerate(arms):
         part = Section(top.file, f"arms[{i}]", {})
         for key, wanted in (
-            ("match.parameters_of", arm.match.parameters_of if arm.match else None),
+            (f"match.{arm.match.what}_of" if arm.match else "", arm.match.of if arm.match else None),
             ("compare_to", arm.compare_to),
         ):
             if wanted is None:
                 continue
             if wanted not in names or wanted == arm.name:
                 part.fail(key, f'"{wanted}": expected another arm{nearest(wanted, names, "arms")}')
-        if arm.match and next(a for a in arms if a.name == arm.match.parameters_of).match:
+        if arm.match and next(a for a in arms if a.name == arm.match.of).match:
             part.fail("match.parameters_of", f'"{arm.match.parameters_of}" is matched itself: name the arm it follows')

@@ -55,6 +55,8 @@ class Plan:
     passed_over: dict[str, list[str]]
     arguments: list[str] = field(default_factory=list)
     """Words of `mmctl ablate` that make this plan again (names, selection), besides profile, seeds and overrides."""
+    budget: str | None = None
+    """What --match made the same for every arm."""
 
     def runs(self) -> list[Run]:
         """Seed by seed, so that a sweep cut short has whole seeds to compare."""
@@ -94,6 +96,7 @@ class Plan:
         if len(seeds) == 1:
             numbers = seeds.pop()
             words += ["--seeds", ",".join(map(str, numbers)) + ("," if len(numbers) == 1 else "")]
+        words += ["--match", self.budget] if self.budget else []
         return shlex.join([*words, *plugins.words(), *self.overrides])
 
 
@@ -103,6 +106,7 @@ def make_plan(
     overrides: Sequence[str] = (),
     seeds: Sequence[int] | None = None,
     arguments: Sequence[str] = (),
+    budget: str | None = None,
 ) -> Plan:
     """Compose preset, profile, baseline, arm and the user's key=value into validated cells. Raises UsageError.
 
@@ -111,7 +115,7 @@ def make_plan(
     """
     typed = parse_overrides(overrides)
     _check_overrides(typed, matrices)
-    plan = Plan(profile, list(matrices), {}, list(overrides), {}, {}, {}, list(arguments))
+    plan = Plan(profile, list(matrices), {}, list(overrides), {}, {}, {}, list(arguments), budget)
     composer = Composer(profile, typed, list(overrides))
     problems: list[str] = []
     for matrix in matrices:
@@ -146,7 +150,7 @@ def _name_cells(plan: Plan, composer: Composer) -> None:
         matrix = next(m for m in plan.matrices if m.name == first.ablation)
         arm = matrix.arm(first.arm)
         plain = composer.compose([matrix.baseline], f"{matrix.name}/baseline").identity == cell.identity
-        named_by_model = plain or (set(arm.set) <= {"model.name"} and arm.match is None)
+        named_by_model = plain or (set(arm.set) <= {"model.name"} and arm.match is None and not arm.times)
         name = cell.config.model.name if named_by_model else f"{first.ablation}-{first.arm}"
         cell.name = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:LONGEST_NAME]
 

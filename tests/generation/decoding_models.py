@@ -18,6 +18,7 @@ AXES: dict[str, dict[str, Any]] = {
     "delay-alone": {"delay": 20},
     "long-only": {"short_term": False},
     "short-only": {"long_term": False},
+    "no-look-ahead": {"value_look_ahead": False},
     "mosaic-v1": {"name": "mosaic-v1"},
     "two-banks": {"name": "mosaic-v1", "persistent_count": 2},
     "transformer": {"name": "transformer"},

@@ -18,6 +18,7 @@ AXES = {
     "fixed-key": ["model.key_extractor=fixed"],
     "long-only": ["model.short_term=false"],
     "short-only": ["model.long_term=false"],
+    "no-look-ahead": ["model.value_look_ahead=false"],
     "mosaic-v1": ["model.name=mosaic-v1"],
     "transformer": ["model.name=transformer"],
     "nope": ["model.name=transformer", "model.position=none"],
@@ -177,3 +178,13 @@ def test_weights_are_a_function_of_the_seed() -> None:
 def test_every_parameter_gets_a_gradient(built: Model) -> None:
     built(tokens()).square().sum().backward()
     assert not [name for name, p in built.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+
+
+@torch.no_grad()
+def test_values_without_look_ahead_are_those_of_gamma_one() -> None:
+    plain, ahead = models.build(config("model.value_look_ahead=false")).eval(), models.build(config()).eval()
+    for block, other in zip(ahead.blocks, plain.blocks, strict=True):
+        block.memories.gamma.fill_(1.0)
+        other.load_state_dict({k: v for k, v in block.state_dict().items() if not k.endswith("gamma")})
+    plain.embedding, plain.classifier = ahead.embedding, ahead.classifier
+    assert torch.equal(plain(tokens()), ahead(tokens()))
