@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import platform
 import statistics
 from collections.abc import Sequence
@@ -67,7 +68,7 @@ def rows(group: Group, verdicts: dict[str, Verdict], times: dict[tuple[str, str]
             verdict, found = verdicts[contender.name], times.get((phase, contender.name))
             known: dict[str, Any] = {
                 "worst_result": verdict.name or None,
-                "error": verdict.error,
+                "error": verdict.error if verdict.error is None or math.isfinite(verdict.error) else None,
                 "tolerance": verdict.limit or None,
                 "compared": group.checked
                 if verdict.error is not None

@@ -108,12 +108,8 @@ class Work:
         grad = None if group.grad is None else contender.upstream(group.grad)
         kept = contender.forward() if phase == "backward" else None
 
-        def step() -> None:
+        def forward() -> None:  # as in training: with what a backward needs
             contender.forward()
-
-        def forward() -> None:
-            with torch.no_grad():
-                contender.forward()
 
         def backward() -> None:
             torch.autograd.grad(kept, contender.leaves, grad, retain_graph=True)  # type: ignore[arg-type]
@@ -121,7 +117,12 @@ class Work:
         def both() -> None:
             torch.autograd.grad(contender.forward(), contender.leaves, grad)
 
-        phases: dict[str, Callable[[], None]] = {"step": step, "forward": forward, "backward": backward, "both": both}
+        phases: dict[str, Callable[[], None]] = {
+            "step": forward,
+            "forward": forward,
+            "backward": backward,
+            "both": both,
+        }
         self.call = phases[phase]
 
     def once(self) -> None:

@@ -200,7 +200,11 @@ class Flex:
             from torch._functorch import config
 
             config.donated_buffer = False  # a backward is timed many times over one forward
-            cls.attention, cls.build = torch.compile(flex_attention), torch.compile(create_block_mask)
+            # Two masks, each width, fixed and then any lengths: more variants than the default limit of 8. `fullgraph`
+            # because beyond the limit it would otherwise run unfused, and be timed so.
+            torch._dynamo.config.recompile_limit = 64
+            cls.attention = torch.compile(flex_attention, fullgraph=True)
+            cls.build = torch.compile(create_block_mask)
 
     @classmethod
     def mask(cls, length: int, device: torch.device, window: int | None, delay: int | None) -> Any:

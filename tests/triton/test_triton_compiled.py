@@ -28,7 +28,7 @@ def inspect(*arguments):
 
 @pytest.mark.parametrize(
     ("arch", "dtype", "width"),
-    [(80, "bf16", "128"), (90, "bf16", "64,128"), (90, "fp16", "128"), (120, "bf16", "128")],
+    [(80, "bf16", "128"), (90, "bf16", "32,64,128"), (90, "fp16", "128"), (120, "bf16", "128")],
     ids=str,
 )
 def test_no_spills_atomics_or_float64_shared_memory_fits_and_wgmma_is_used(arch, dtype, width):
