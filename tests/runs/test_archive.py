@@ -415,3 +415,30 @@ def test_a_sweep_skips_what_was_imported(tmp_path: Path) -> None:
     assert {t.state for t in todo(made, there, Options())} == {"waiting"}
     importing.merge(exported(here), there)
     assert {t.state for t in todo(made, there, Options())} == {"finished"}
+
+
+def test_the_corpus_a_run_was_trained_on_need_not_be_here(tmp_path: Path) -> None:
+    """Its fingerprint, recorded with the run, is what the identity is checked with."""
+    from mmctl.config import identity, load
+    from mmctl.data import fingerprint
+
+    text = tmp_path / "corpus.txt"
+    text.write_text("".join(f"line {n} of the corpus\n" for n in range(2000)))
+    config = load("smoke", ["data.mixture={text: 1}", f"data.text={text}", "data.length=64"])
+    here, there = tmp_path / "here", tmp_path / "there"
+    run = RunFolder.create(here, config)
+    run.add_provenance(corpora=fingerprint(config.data))
+    run.write_result({**RESULT, "identity": identity(config), "seed": 0})
+    path = exported(here)
+    text.unlink()
+    assert importing.merge(path, there).runs == [run.label]
+
+    def other(found: list[tuple[tarfile.TarInfo, bytes]], manifest: dict[str, Any]) -> None:
+        for number, (member, data) in enumerate(found):
+            if member.name.endswith("provenance.json"):
+                content = json.loads(data)
+                content["corpora"]["text"]["sha256"] = "0" * 64
+                found[number] = (member, json.dumps(content).encode())
+                declare(manifest, run.label, "provenance.json", found[number][1])
+
+    refused(rewritten(path, other), tmp_path / "other", "changed since|is not the run its configuration describes")
