@@ -13,11 +13,12 @@ from mmctl.sweeps.verdicts import MEANINGS
 RULES = """\
 Every difference is paired by seed, treatment minus control; n is the number of seeds. Intervals are 95% (unless said to be
 corrected): Student's t over seeds, or where it is wider (and then said) the interval that adds the sampling error of the
-held-out examples, which all seeds share (Welch-Satterthwaite); for a single seed a paired bootstrap over examples. Claims of a direction are tested against 0, two-sided, and
-corrected by Holm's procedure over the {family} of them in this report: p (Holm) is significant below 0.05, whatever the
-uncorrected 95% interval shows. Claims of no effect and of a range are intervals against the margin or range stated with the
-claim, uncorrected. Hyper-parameters were not chosen on any reported number. Accuracies are in percent, their differences in
-percentage points. "Unmatched": parameters, FLOPs or training tokens of the two arms differ by more than {tolerance:g}%."""
+held-out examples, which all seeds share (Welch-Satterthwaite); for a single seed a paired bootstrap over examples. Claims of
+a direction are tested against 0, two-sided, and corrected by Holm's procedure over the {family} of them in this report:
+p (Holm) is significant below 0.05, whatever the uncorrected 95% interval shows. Claims of no effect and of a range are
+intervals against the margin or range stated with the claim, uncorrected. Hyper-parameters were not chosen on any reported
+number. Accuracies are in percent, their differences in percentage points; of losses, lower is better. "Unmatched":
+parameters, FLOPs or training tokens of the two arms differ by more than {tolerance:g}%."""
 
 
 def header(results: Mapping[str, Any]) -> Iterator[str]:
@@ -76,7 +77,7 @@ def summary(results: Mapping[str, Any]) -> Iterator[str]:
     yield "## Verdicts"
     counts = Counter(c["verdict"] for a in results["ablations"] for c in a["claims"])
     if counts:
-        yield f"{counts.total()} claims: " + ", ".join(f"{n} {word}" for word, n in counts.most_common()) + "."
+        yield f"{counts.total()} claims: " + "; ".join(f"{n} {word}" for word, n in counts.most_common()) + "."
     rows = [
         [
             f"[{a['name']}](#{a['name']}): {c['statement']}",
