@@ -105,11 +105,11 @@ def test_an_error_comes_late_and_without_its_traceback(make_plan, sweep, fakes, 
     assert outcome.exit_code == 1
 
 
-def test_a_sweep_goes_on_for_hours_after_its_first_failure(make_plan, sweep, fakes) -> None:
+def test_a_sweep_goes_on_for_hours_after_its_first_failure(make_plan, inline_sweep, fakes) -> None:
     """hydra#2824: --fail-fast starts nothing new."""
     plan = make_plan(["bandwidth"], seeds=[0, 1])
     fakes.actions({run.label: "fail" for run in plan.runs()})
-    outcome, _ = sweep(plan, max_failures=1)
+    outcome, _ = inline_sweep(plan, max_failures=1)
     assert (len(fakes.calls()), outcome.gave_up, outcome.left) == (1, True, 5)
 
 
@@ -125,17 +125,17 @@ def test_paired_values_can_only_be_swept_as_a_full_grid(tmp_path: Path) -> None:
     assert pairs == [(0.001, 16), (0.002, 32), (0.004, 64)]
 
 
-def test_failed_cells_count_as_visited_and_cannot_be_run_again(make_plan, sweep, fakes, tmp_path: Path) -> None:
+def test_failed_cells_count_as_visited_and_cannot_be_run_again(make_plan, inline_sweep, fakes, tmp_path: Path) -> None:
     """wandb#1879, wandb#6594, optuna#3256: a failure is neither forgotten nor taken for a result."""
     plan = make_plan(["long-term-mask"], seeds=[0])
     fakes.actions({"mosaic-v2/seed0": "fail"})
     for expected in (["train long-term-mask-fixed/seed0", "train mosaic-v2/seed0"], []):
-        outcome, _ = sweep(plan)
+        outcome, _ = inline_sweep(plan)
         assert fakes.calls() == expected
         assert [(f["label"], f["state"]) for f in outcome.failures] == [("mosaic-v2/seed0", "failed")]
         assert outcome.exit_code == 1
     fakes.actions({})
-    outcome, _ = sweep(plan, retry_failed=True)
+    outcome, _ = inline_sweep(plan, retry_failed=True)
     assert (outcome.exit_code, fakes.calls()) == (0, ["train mosaic-v2/seed0"])
     run = RunFolder.locate(tmp_path / "runs", plan.runs()[0].config)
     assert (run.status["attempt"], run.status["earlier"][0]["state"]) == (2, "failed")
@@ -162,13 +162,13 @@ def test_how_a_run_is_carried_out_makes_it_another_run(make_plan) -> None:
     assert not {run.key for run in one.runs()} & {run.key for run in changed.runs()}
 
 
-def test_the_spread_over_seeds_has_to_be_worked_out_by_hand(make_plan, sweep, fakes, tmp_path: Path) -> None:
+def test_the_spread_over_seeds_has_to_be_worked_out_by_hand(make_plan, inline_sweep, fakes, tmp_path: Path) -> None:
     """wandb#5634, aim#334, clearml#499: every score comes as mean and standard deviation over its seeds."""
     from mmctl.sweeps import manifest
     from mmctl.sweeps.results import collect
 
     plan = make_plan(["long-term-mask"], seeds=[0, 1, 2])
-    sweep(plan, jobs=2)
+    inline_sweep(plan)
     found = collect(plan, tmp_path / "runs", manifest.write(plan, tmp_path / "runs", {}))
     arm = found["ablations"][0]["arms"][0]
     score = arm["scores"]["recall/accuracy@1x"]
@@ -227,9 +227,7 @@ def test_two_workers_compile_into_one_cache(tmp_path: Path, monkeypatch: pytest.
     assert not any(Path(f).is_relative_to(mine) for f in CacheSlots().take().values())
 
 
-def test_a_workers_run_becomes_its_parents(
-    make_plan, sweep, fakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workers_run_becomes_its_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """mlflow#15713: MLFLOW_RUN_ID in the environment makes the child be the parent; workers do not see it."""
     from mmctl.sweeps.launchers import Resources
     from mmctl.sweeps.launchers.local import LocalLauncher
@@ -243,12 +241,12 @@ def test_a_workers_run_becomes_its_parents(
     assert seen["OMP_NUM_THREADS"] == "3"
 
 
-def test_what_reproduces_a_run_of_a_sweep_is_not_recorded(make_plan, sweep, fakes, tmp_path: Path) -> None:
+def test_what_reproduces_a_run_of_a_sweep_is_not_recorded(make_plan, inline_sweep, fakes, tmp_path: Path) -> None:
     """Known gap: provenance.json held the worker's own arguments, overrides.txt nothing."""
     from mmctl.config import identity, load
 
     plan = make_plan(["bandwidth"], seeds=[1])
-    sweep(plan)
+    inline_sweep(plan)
     for run in plan.runs():
         folder = RunFolder.locate(tmp_path / "runs", run.config)
         command = folder.provenance()["command"]

@@ -43,10 +43,10 @@ def test_workers_are_reused(make_plan, sweep, fakes) -> None:
     assert len({line.split()[2] for line in fakes.calls_file.read_text().splitlines()}) == 1
 
 
-def test_another_ablation_and_more_seeds_reuse_finished_runs(make_plan, sweep, fakes) -> None:
-    sweep(make_plan(["bandwidth"], seeds=[0]))
+def test_another_ablation_and_more_seeds_reuse_finished_runs(make_plan, inline_sweep, fakes) -> None:
+    inline_sweep(make_plan(["bandwidth"], seeds=[0]))
     fakes.calls()
-    sweep(make_plan(["bandwidth", "long-term-mask"], seeds=[0, 1]))
+    inline_sweep(make_plan(["bandwidth", "long-term-mask"], seeds=[0, 1]))
     assert fakes.calls() == [
         "train bandwidth-constant-matched/seed1",
         "train bandwidth-constant/seed1",
@@ -113,39 +113,39 @@ def test_a_killed_worker_costs_a_resumption_and_not_the_run(make_plan, sweep, fa
     assert [(e["attempt"], e["state"]) for e in run.status["earlier"]] == [(1, "lost")]
 
 
-def test_a_diverged_run_is_a_result_until_told_otherwise(make_plan, sweep, fakes) -> None:
+def test_a_diverged_run_is_a_result_until_told_otherwise(make_plan, inline_sweep, fakes) -> None:
     plan = make_plan(["long-term-mask"], seeds=[0])
     fakes.actions({"mosaic-v2/seed0": "diverge"})
-    outcome, _ = sweep(plan)
+    outcome, _ = inline_sweep(plan)
     assert [f["state"] for f in outcome.failures] == ["diverged"]
     fakes.calls()
     fakes.actions({})
-    outcome, _ = sweep(plan)
+    outcome, _ = inline_sweep(plan)
     assert (outcome.exit_code, fakes.calls()) == (1, [])
-    outcome, _ = sweep(plan, retry_failed=True)
+    outcome, _ = inline_sweep(plan, retry_failed=True)
     assert (outcome.exit_code, fakes.calls()) == (0, ["train mosaic-v2/seed0"])
 
 
-def test_retry_failed_gives_one_more_try_at_the_end(make_plan, sweep, fakes) -> None:
+def test_retry_failed_gives_one_more_try_at_the_end(make_plan, inline_sweep, fakes) -> None:
     fakes.actions({"mosaic-v2/seed0": "fail-once", "long-term-mask-fixed/seed0": "fail"})
-    outcome, board = sweep(make_plan(["long-term-mask"], seeds=[0]), retry_failed=True)
+    outcome, board = inline_sweep(make_plan(["long-term-mask"], seeds=[0]), retry_failed=True)
     assert [f["label"] for f in outcome.failures] == ["long-term-mask-fixed/seed0"]
     assert fakes.calls() == ["train long-term-mask-fixed/seed0"] * 2 + ["train mosaic-v2/seed0"] * 2
     assert any("once more" in note for note in board.notes)
 
 
-def test_max_failures_starts_nothing_new(make_plan, sweep, fakes) -> None:
+def test_max_failures_starts_nothing_new(make_plan, inline_sweep, fakes) -> None:
     plan = make_plan(["bandwidth"], seeds=[0, 1, 2])
     fakes.actions({run.label: "fail" for run in plan.runs()})
-    outcome, _ = sweep(plan, max_failures=2)
+    outcome, _ = inline_sweep(plan, max_failures=2)
     assert (outcome.exit_code, outcome.gave_up, len(outcome.failures), len(fakes.calls())) == (1, True, 2, 2)
 
 
-def test_force_runs_anew_and_keeps_the_old_outcome(make_plan, sweep, fakes, tmp_path) -> None:
+def test_force_runs_anew_and_keeps_the_old_outcome(make_plan, inline_sweep, fakes, tmp_path) -> None:
     plan = make_plan(["long-term-mask"], seeds=[0])
-    sweep(plan)
+    inline_sweep(plan)
     fakes.calls()
-    outcome, _ = sweep(plan, force=True)
+    outcome, _ = inline_sweep(plan, force=True)
     assert (outcome.exit_code, outcome.ran) == (0, 2)
     assert len(fakes.calls()) == 2
     old = sorted((tmp_path / "runs" / "replaced").iterdir())
@@ -255,3 +255,16 @@ def test_workers_do_not_outlive_a_killed_parent(parent) -> None:
     wait_for(lambda: all(gone(pid) for pid in workers), 30)
     ended = [RunFolder.open(p.parent).status for p in root.glob("*/seed0/hanging")]
     assert [(s["state"], s["reason"]) for s in ended] == [("interrupted", reason)] * 2
+
+
+def test_what_is_left_is_said_with_the_command_that_goes_on() -> None:
+    from mmctl.sweeps.todo import summary
+
+    failures = [{"state": "failed"}, {"state": "diverged"}, {"state": "lost"}]
+    assert summary(failures, 5, 9) == [
+        "5 of 9 runs not finished",
+        "2 failed or diverged: not run again unless the same command has --retry-failed",
+        "3 not started, interrupted or lost: the same command goes on with them",
+    ]
+    assert len(summary(failures[:2], 2, 9)) == 2
+    assert len(summary(failures[2:], 1, 9)) == 2

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mmctl.sweeps import live
-from mmctl.sweeps.matrix import Changes, load
 from mmctl.sweeps.launchers import Event, Job
+from mmctl.sweeps.matrix import Changes, load
 
 
 class Task:
