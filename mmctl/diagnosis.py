@@ -200,7 +200,7 @@ def _memory(root: Path) -> Line:
     return Line("memory", "ok", text, values=values)
 
 
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
     """The folder, or the nearest one above that is there."""
     while not folder.exists():
         folder = folder.parent
@@ -212,7 +212,7 @@ def _folder(root: Path) -> Line:
     from mmctl.runs import files
     from mmctl.runs.lock import Lock
 
-    place = _existing(root)
+    place = existing(root)
     values = {"path": str(root), "exists": root.is_dir()}
     if root.exists() and not root.is_dir():
         return Line("runs folder", "fail", f"{root} is a file", "name a folder with --runs or MMCTL_RUNS", values)
@@ -230,7 +230,7 @@ def _folder(root: Path) -> Line:
 
 
 def _disk(root: Path) -> Line:
-    found = shutil.disk_usage(_existing(root))
+    found = shutil.disk_usage(existing(root))
     values = {"free": found.free, "total": found.total}
     text = f"{size(found.free)} of {size(found.total)} free"
     if found.free < LITTLE:
@@ -242,7 +242,7 @@ def _clock(root: Path) -> Line:
     """Heartbeats are compared with the clock, signs of life with the file system's times."""
     from mmctl.runs import files
 
-    place = _existing(root)
+    place = existing(root)
     if time.time() < 1.7e9:  # before this program was written
         return Line(
             "clock", "warn", time.strftime("%Y-%m-%d %H:%M:%S"), "set the clock: runs would seem silent for years"
@@ -297,52 +297,3 @@ def _plugins(root: Path) -> Line:
         return Line("plugins", "ok", "none", values={"plugins": []})
     text = ", ".join(f"{p['plugin']} ({', '.join([*p['models'], *p['tasks']])})" for p in found)
     return Line("plugins", "ok", text, values={"plugins": found})
-
-
-def would_run(config: Any, root: Path) -> tuple[list[Line], dict[str, Any]]:
-    """What a run of `config` would take here, as lines and for a program: device, precision, kernels, memory, disk."""
-    import torch
-
-    from mmctl import models
-    from mmctl.config import identity
-    from mmctl.runs import RunFolder, preflight, provenance
-    from mmctl.runs.memory import available, estimate, fitting
-    from mmctl.training.run import pick_device
-
-    device = torch.device(pick_device(config.operation.device))
-    config.training.resolve(str(device), config.model.width)
-    with torch.device("meta"):
-        model = models.build(config)
-    kernels = provenance.kernels(model, device, config.training.precision)
-    need, free = estimate(config), available()
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    keep = config.operation.keep + 1
-    disk = keep * preflight.checkpoint_bytes(model.parameter_count())
-    free_disk = shutil.disk_usage(_existing(root)).free
-    found = RunFolder.locate(root, config)
-    values = {
-        "identity": identity(config), "seed": config.seed, "model": config.model.name, "device": str(device),
-        "precision": config.training.precision, "threads": config.training.threads, "kernels": kernels,
-        "parameters": model.parameter_count(), "memory_bytes": need.total, "memory_free": free, "disk_bytes": disk,
-        "disk_free": free_disk, "run": None if found is None else {"path": str(found.path), "state": found.state()},
-    }  # fmt: skip
-    told = ", ".join(f"{name}: {path}" for name, path in kernels.items()) or "none of ours: torch's own operations"
-    here = f"{found.path} is {found.state()}" if found is not None else "not run here yet"
-    lines = [
-        Line("run", "ok", f"{config.model.name}, identity {values['identity']}, seed {config.seed}: {here}"),
-        Line("device", "ok", f"{device}, {config.training.precision}, {config.training.threads} thread(s)"),
-        Line("kernels", "ok", told),
-    ]
-    text = f"about {size(need.total)} ({need.words()})" + ("" if free is None else f", {size(free)} free")
-    if free is not None and need.total > free:
-        setting = fitting(config, free)
-        todo = f"{setting} would fit" if setting else "a smaller model, batch or length would fit"
-        lines.append(Line("memory", "fail", text, todo))
-    else:
-        lines.append(Line("memory", "ok", text))
-    text = f"{size(disk)} for {keep} checkpoints (one being written), {size(free_disk)} free"
-    lines.append(
-        Line("disk", "fail", text, "free some: mmctl runs clean") if disk > free_disk else Line("disk", "ok", text)
-    )
-    return lines, values

@@ -40,6 +40,7 @@ def doctor(
     from mmctl.config import load
     from mmctl.errors import EXIT_FAILED
     from mmctl.runs import runs_root
+    from mmctl.would_run import would_run
 
     root = runs_root(runs)
     config = load(*preset_and_overrides(arguments)) if arguments else None
@@ -48,7 +49,7 @@ def doctor(
         lines.append(line)
         if not as_json:
             _show(line)
-    planned, values = diagnosis.would_run(config, root) if config is not None else ([], None)
+    planned, values = would_run(config, root) if config is not None else ([], None)
     if not as_json and planned:
         print("\nwould run:")
         for line in planned:
