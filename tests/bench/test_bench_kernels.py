@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 
 import pytest
 import torch
@@ -120,9 +121,26 @@ def test_a_case_that_fails_costs_the_others_nothing(small, monkeypatch):
         run(*small, "--cases", "value-extract,key-scan")
 
 
-def test_what_the_budget_does_not_reach_is_listed(small):
-    rows = json.loads(run(*small, "--tokens", "100,150", "--cases", "key-scan", "--budget", 1e-9 + 1, "--json").stdout)
-    assert [row["tokens"] for row in rows["rows"] if row["phase"] in ("forward", "all")] == [100, 150]
+def test_what_the_budget_does_not_reach_is_listed(small, monkeypatch):
+    real = kernels._measure
+
+    def slow(*arguments):
+        time.sleep(1.1)
+        return real(*arguments)
+
+    monkeypatch.setattr(kernels, "_measure", slow)
+    found = json.loads(run(*small, "--tokens", "100,150", "--cases", "key-scan", "--budget", 1, "--json").stdout)
+    rows = [row for row in found["rows"] if row["phase"] in ("forward", "all")]
+    assert [row["tokens"] for row in rows] == [100, 150]
+    assert rows[0]["status"] == "measured"
+    assert rows[1]["status"].startswith("not reached: ")
+
+
+def test_the_first_width_comes_before_the_longest_sequences():
+    plan = list(kernels._plan(["long", "step"], [512, 4096, 65_536], [128, 64], [4096]))
+    shorter = [("long", 512), ("long", 4096), ("step", 4096)]
+    expected = [(case, length, width) for width in (128, 64) for case, length in shorter]
+    assert plan == [*expected, ("long", 65_536, 128), ("long", 65_536, 64)]
 
 
 def test_layer_and_step_are_compared_and_timed_beside_the_transformer(small):
