@@ -22,6 +22,8 @@ from mmctl.training.distributed import check_shares
 from mmctl.training.environment import LAUNCHER
 
 OPTION = "--processes"
+SAVING = 120
+"""Seconds that processes told to stop have for the step they are in and its checkpoint; torchrun itself gives 30."""
 
 
 def launch(config: Config, processes: int, arguments: Sequence[str], root: Path) -> int:
@@ -43,6 +45,7 @@ def launch(config: Config, processes: int, arguments: Sequence[str], root: Path)
         logging.getLogger(name).setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", str(config.training.threads))
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else each process that loses another says so in many lines
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SAVING))
     os.environ[LAUNCHER] = str(os.getpid())
     if sys.platform == "linux":  # one machine: the name it goes by need not lead back to it
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
