@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -161,12 +161,17 @@ def _kernels(root: Path) -> Line:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     paths = {name: path_taken(name, device, dtype, 64) for name in sorted(TRITON_OPERATIONS)}
-    text = ", ".join(f"{name}: {path}" for name, path in paths.items())
-    if len(set(paths.values())) == 1:
-        text = f"all operations: {next(iter(paths.values()))}"
+    text = told(paths)
     slow = device.type == "cuda" and any(path != "triton" for path in paths.values())
     todo = "runs work, but slower than they could" if slow else ""
     return Line("kernels", "warn" if slow else "ok", text, todo, paths)
+
+
+def told(paths: Mapping[str, str]) -> str:
+    """Operations with the implementation each takes, once where all take the same."""
+    if len(set(paths.values())) == 1:
+        return f"all operations: {next(iter(paths.values()))}"
+    return ", ".join(f"{name}: {path}" for name, path in paths.items())
 
 
 def _threads(root: Path) -> Line:

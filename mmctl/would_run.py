@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from mmctl.diagnosis import Line, existing
+from mmctl.diagnosis import Line, existing, told
 from mmctl.runs.preflight import size
 
 
@@ -38,12 +38,11 @@ def would_run(config: Any, root: Path) -> tuple[list[Line], dict[str, Any]]:
         "parameters": model.parameter_count(), "memory_bytes": need.total, "memory_free": free, "disk_bytes": disk,
         "disk_free": free_disk, "run": None if found is None else {"path": str(found.path), "state": found.state()},
     }  # fmt: skip
-    told = ", ".join(f"{name}: {path}" for name, path in kernels.items()) or "none of ours: torch's own operations"
     here = f"{found.path} is {found.state()}" if found is not None else "not run here yet"
     lines = [
         Line("run", "ok", f"{config.model.name}, identity {values['identity']}, seed {config.seed}: {here}"),
         Line("device", "ok", f"{device}, {config.training.precision}, {config.training.threads} thread(s)"),
-        Line("kernels", "ok", told),
+        Line("kernels", "ok", told(kernels) if kernels else "none of ours: torch's own operations"),
     ]
     text = f"about {size(need.total)} ({need.words()})" + ("" if free is None else f", {size(free)} free")
     if free is not None and need.total > free:

@@ -77,9 +77,8 @@ def main() -> None:
     _register()
     try:
         try:
-            code = app(
-                prog_name="mmctl", standalone_mode=False
-            )  # so that a wrong option, too, ends in one line of ours
+            # Not standalone, so that a wrong option, too, ends in one line of ours.
+            code = app(prog_name="mmctl", standalone_mode=False)
         finally:
             sys.stdout.flush()  # here, where what goes wrong can still be said
     except MmctlError as error:
