@@ -165,8 +165,6 @@ def _measure(case: str, size: Size, seed: int, rounds: int) -> list[dict[str, An
         return [report.missing(size, case, f"unavailable: {reason}")]
     except torch.OutOfMemoryError as error:
         rows = [report.missing(size, case, f"unavailable: {first_line(error)}")]
-    except MmctlError:
-        raise
     except Exception as error:  # a fault in one case must not cost the others; it is exit code 1 all the same
         rows = [report.missing(size, case, f"failed: {type(error).__name__}: {first_line(error)}")]
     if size.device.type == "cuda":
