@@ -1,7 +1,8 @@
 """The shared vocabulary: bytes 0-255 of real text, then symbols 256..V-1 that all synthetic tasks share.
 
 The synthetic tasks reuse the same symbols on purpose: which task a sequence belongs to is told by its form, so a
-model cannot keep its tasks apart by embeddings alone, and the vocabulary (V = 512) stays small.
+model cannot keep its tasks apart by embeddings alone, and the vocabulary (V = 512) stays small. A subword tokenizer's
+tokens (data.tokenizer) share them too.
 """
 
 from __future__ import annotations

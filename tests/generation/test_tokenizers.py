@@ -161,6 +161,8 @@ def test_windows_hold_tokens_and_the_bytes_of_each_target(corpus: Path, bpe: Tok
     follows = [*batch.tokens[row, 1:].tolist(), int(batch.targets[row, -1])]
     assert batch.targets[row].tolist() == follows
     assert bpe.decode(batch.tokens[row].tolist()).strip("\ufffd") in (corpus_text(task))
+    own = [[len(bpe.bytes_of(token)) for token in row] for row in np.where(batch.labelled, batch.targets, 0).tolist()]
+    assert (batch.extras["bytes"] == own)[batch.labelled].mean() > 0.98  # halves of letters are counted with the first
     losses = np.random.default_rng(1).random(batch.tokens.shape)
     scores = task.scores(batch, losses, losses > 0.5)
     kept = batch.targets != IGNORE
