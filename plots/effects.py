@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmctl.errors import UsageError
+from mmctl.sweeps import verdicts
 from mmctl.sweeps.units import scale_of
 
 from . import grid, sources, style
@@ -30,7 +31,9 @@ LINEAR, WIDE = 5.0, 6.0
 """Points within which an axis is linear; one that reaches WIDE times as far is logarithmic beyond."""
 PUBLISHED = "published (other model and task)"
 TICKS = (0, 2, 5, 20, 100)
-SETTLED = ("reproduced", "supported", "opposite", "no effect", "an effect (+)", "an effect (-)")
+SETTLED = (
+    verdicts.REPRODUCED, verdicts.SUPPORTED, verdicts.OPPOSITE, verdicts.NO_EFFECT, verdicts.POSITIVE, verdicts.NEGATIVE
+)  # fmt: skip
 """Verdicts of a filled mark: what the interval settles."""
 
 

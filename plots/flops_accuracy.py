@@ -53,7 +53,7 @@ def plot(
         if chance is not None:
             ours.axhline(scale.factor * chance, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
             ours.annotate(
-                f"chance {scale.value(chance)}", (0.01, scale.factor * chance), xytext=(0, 2.5), fontsize=6.5,
+                f"chance {scale.value(chance)}{scale.unit}", (0.01, scale.factor * chance), xytext=(0, 2.5), fontsize=6.5,
                 xycoords=("axes fraction", "data"), textcoords="offset points", ha="left", va="bottom", color=style.MUTED,
             )  # fmt: skip
         if "accuracy" in metric:

@@ -62,7 +62,7 @@ def test_the_figure_marks_conventions_and_published_points(sweep, tmp_path):
     figure = fa.plot(fa.points(runs), metric=fa.METRIC, convention="published", context=context, chance=0.125)
     ours, theirs = figure.axes
     assert 12.5 in {line.get_ydata()[0] for line in ours.lines if len(set(line.get_ydata())) == 1}
-    assert "chance 12.5" in {text.get_text() for text in ours.texts}
+    assert "chance 12.5%" in {text.get_text() for text in ours.texts}
     assert ours.get_ylabel() == f"{fa.METRIC} (%)"
     assert "convention: published" in ours.get_xlabel()
     assert (ours.get_title(loc="left"), theirs.get_title(loc="left")) == ("this laboratory", "as published")
