@@ -34,14 +34,15 @@ def takes(
     return plain and length >= SHORTEST and 0 < delay < length and keys.shape[-1] == values.shape[-1]
 
 
-def statistics_shape(values: torch.Tensor) -> tuple[int, int, int, int]:
-    """Shape of what the backward keeps: (B, H, T, 1 + D), log-sum-exp and read of every position.
+def statistics_shape(keys: torch.Tensor, values: torch.Tensor) -> tuple[int, int, int]:
+    """Shape of what the backward keeps: (B, H, T), the log-sum-exp of every position, and below float32 the read too.
 
-    The read is kept in the working dtype. The gradient of the scores is the difference of two numbers, one of which
-    comes from the read: rounded to bf16, it puts errors of several percent into the gradients of the bandwidth.
+    (B, H, T + T D) then, for the read is needed in the working dtype. The gradient of the scores is the difference of
+    two numbers, one of which comes from the read: rounded to bf16, it puts errors of several percent into the gradients
+    of the bandwidth.
     """
     batch, heads, length, width = values.shape
-    return batch, heads, length, 1 + width
+    return batch, heads, length * (1 if keys.dtype == parameter_dtype(keys.dtype) else 1 + width)
 
 
 def flash(
@@ -66,11 +67,11 @@ def flash_backward(
     return kernel(grad, query, keys, values, read, lse, 0.0, mask is None, attn_mask=mask, scale=1.0)
 
 
-def scaled_query(scratch: Scratch, keys: torch.Tensor, reads: Reads, delay: int) -> torch.Tensor:
-    """beta_t k_t for t >= m: (B, H, T-m, D)."""
-    batch, heads, length, width = keys.shape
-    query = scratch.get("query", (batch, heads, length - delay, width), reads.beta.dtype)
-    return torch.mul(keys[:, :, delay:], reads.beta[:, :, delay:, None], out=query)
+def scaled_query(scratch: Scratch, k: torch.Tensor, reads: Reads, delay: int) -> torch.Tensor:
+    """beta_t k_t for t >= m: (B, H, T, D) -> (B, H, T-m, D)."""
+    batch, heads, length, width = k.shape
+    query = scratch.get("query", (batch, heads, length - delay, width), k.dtype)
+    return torch.mul(k[:, :, delay:], reads.beta[:, :, delay:, None], out=query)
 
 
 def forward(keys: torch.Tensor, values: torch.Tensor, reads: Reads, delay: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,17 +80,19 @@ def forward(keys: torch.Tensor, values: torch.Tensor, reads: Reads, delay: int) 
     batch, heads, length, width = values.shape
     pairs = length - delay
     scratch = Scratch(keys.device)
-    query = scaled_query(scratch, keys, reads, delay)
-    k = scratch.cast("keys", keys[:, :, :pairs], work)
+    k = scratch.cast("keys", keys, work)
     v = scratch.cast("values", values[:, :, :pairs], work)
-    read, lse = flash(query, k, v)
+    read, lse = flash(scaled_query(scratch, k, reads, delay), k[:, :, :pairs], v)
     out = torch.empty((batch, length, heads, width), dtype=keys.dtype, device=keys.device).transpose(1, 2)
     out[:, :, :delay] = 0
     out[:, :, delay:] = read
-    statistics = folded_like(keys, statistics_shape(values), work, head_major(keys))
+    statistics = folded_like(keys, statistics_shape(keys, values), work, head_major(keys))
     statistics[:, :, :delay] = 0
-    statistics[:, :, delay:, 0] = lse
-    statistics[:, :, delay:, 1:] = read
+    statistics[:, :, delay:length] = lse
+    if keys.dtype != work:
+        kept = statistics[:, :, length:].unflatten(2, (length, width))
+        kept[:, :, :delay] = 0
+        kept[:, :, delay:] = read
     return out, statistics
 
 
@@ -99,30 +102,35 @@ def backward(
     values: torch.Tensor,
     beta1: torch.Tensor,
     reads: Reads,
+    out: torch.Tensor | None,
     statistics: torch.Tensor,
     delay: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `attention_native.backward`."""
     work = parameter_dtype(keys.dtype)
-    _, heads, length, _ = keys.shape
+    _, heads, length, width = keys.shape
     pairs, by_head = length - delay, head_major(keys)
     scratch = Scratch(keys.device)
-    lse, read = statistics[:, :, delay:, 0], statistics[:, :, delay:, 1:]
-    query = scaled_query(scratch, keys, reads, delay)
-    k = scratch.cast("keys", keys[:, :, :pairs], work)
+    lse = statistics[:, :, delay:length]
+    # Kept apart where the reads were rounded.
+    read = statistics[:, :, length:].unflatten(2, (length, width)) if out is None else out
+    k = scratch.cast("keys", keys, work)
     v = scratch.cast("values", values[:, :, :pairs], work)
     g = scratch.cast("grad", grad[:, :, delay:], work)
-    grad_query, grad_k, grad_v = flash_backward(g, query, k, v, read, lse)
+    query = scaled_query(scratch, k, reads, delay)
+    along, grad_k, grad_v = flash_backward(g, query, k[:, :, :pairs], v, read[:, :, delay:], lse)
+    grad_beta = torch.zeros((1, heads, length), dtype=work, device=keys.device)
+    torch.sum(torch.mul(k[:, :, delay:], along, out=query).sum(-1), 0, out=grad_beta[0, :, delay:])
     # k is query and key: both parts of its gradient end in one tensor.
-    total = folded_like(keys, keys.shape, work, by_head)
-    total[:, :, :pairs] = grad_k
-    total[:, :, pairs:] = 0
-    total[:, :, delay:].addcmul_(grad_query, reads.beta[:, :, delay:, None])
-    grad_keys = total if keys.dtype == work else folded_like(keys, keys.shape, keys.dtype, by_head).copy_(total)
+    along.mul_(reads.beta[:, :, delay:, None])
+    grad_keys = folded_like(keys, keys.shape, keys.dtype, by_head)
+    alone, both = min(delay, pairs), max(0, pairs - delay)
+    grad_keys[:, :, :alone] = grad_k[:, :, :alone]
+    grad_keys[:, :, pairs:delay] = 0
+    grad_keys[:, :, delay:pairs] = grad_k[:, :, delay:].add_(along[:, :, :both])
+    grad_keys[:, :, max(delay, pairs) :] = along[:, :, both:]
     grad_values = folded_like(values, values.shape, values.dtype, by_head)
     grad_values[:, :, :pairs] = grad_v
     grad_values[:, :, pairs:] = 0
-    grad_beta = torch.zeros((1, heads, length), dtype=work, device=keys.device)
-    grad_beta[0, :, delay:] = grad_query.mul_(keys[:, :, delay:]).sum(-1).sum(0)
     parameters = bandwidth_gradients(grad_beta, reads.counts, reads.power, beta1)
     return grad_keys, grad_values, *parameters, keys.new_empty(0)

@@ -66,7 +66,7 @@ def key_scan_flops(batch: int, heads: int, length: int, width: int, *, backward:
     if padded > SCAN_CHUNK:
         chunks = padded // SCAN_CHUNK
         deeper = key_scan_flops(batch, heads, chunks, width, backward=backward)
-        return 2 * batch * heads * (products + (padded - SCAN_CHUNK if backward else 0)) * width + deeper
+        return 2 * batch * heads * (products + (padded if backward else 0)) * width + deeper
     return 2 * batch * heads * products * width
 
 

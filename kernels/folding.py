@@ -53,10 +53,31 @@ class Group:
         """This group's part of a (B, H, ...) tensor as (g, ...), a view where strides allow it."""
         return fold(self.of(tensor), self.by_head)
 
+    def fold_view(self, part: torch.Tensor) -> torch.Tensor:
+        """(b, h, ...) -> (g, ...), a view where strides allow it."""
+        return fold(part, self.by_head)
+
     def unfold(self, tensor: torch.Tensor) -> torch.Tensor:
         """(g, ...) -> (b, h, ...), a view."""
         batch, heads = self.batch.stop - self.batch.start, self.heads.stop - self.heads.start
         return unfold(tensor, batch, heads, self.by_head)
+
+    def fold_rows(self, flags: torch.Tensor, row: int, count: int) -> torch.Tensor:
+        """Rows of a (B or 1, 1, T, 1) tensor for every head of the group: (g, count, 1)."""
+        part = flags[self.batch if flags.shape[0] > 1 else slice(None), :, row : row + count]
+        batch, heads = self.batch.stop - self.batch.start, self.heads.stop - self.heads.start
+        return fold(part.expand(batch, heads, -1, -1), self.by_head)
+
+    def contiguous(self, name: str, tensor: torch.Tensor, dtype: torch.dtype, scratch: Scratch) -> torch.Tensor:
+        """This group's part of a (B, H, ...) tensor as contiguous (g, ...) in ``dtype``: itself, or a copy in a buffer."""
+        part = self.of(tensor)
+        batch, heads, *rest = part.shape
+        ordered = part.transpose(0, 1) if self.by_head else part
+        if part.dtype == dtype and ordered.is_contiguous():
+            return ordered.flatten(0, 1)
+        buffer = scratch.get(name, (batch * heads, *rest), dtype)
+        self.unfold(buffer).copy_(part)
+        return buffer
 
 
 def groups(batch: int, heads: int, by_head: bool, size: int) -> Iterator[Group]:

@@ -187,8 +187,6 @@ def memory_attention_backward_op(
     with torch.autocast(keys.device.type, enabled=False):
         inputs = (grad, keys, values, beta0, beta1, alpha, documents, query)
         used = implementation(path, keys, values)
-        if used is native:
-            return native.backward(*inputs, statistics, window, delay, query_offset)
         return used.backward(*inputs, out, statistics, window, delay, query_offset)
 
 
@@ -209,8 +207,12 @@ def _(grad, keys, values, beta0, beta1, alpha, documents, query, window, delay, 
 def _setup_context(ctx, inputs, output) -> None:
     *tensors, window, delay, query_offset, path = inputs
     out, statistics = output
-    # The native path needs no reads in its backward, so it does not hold on to them.
-    kept = None if implementation(path, inputs[0], inputs[1]) is native else out
+    keys, values, *_, documents, query = tensors
+    # Reads that the backward of the native path has no use for are not held on to.
+    unused = implementation(path, keys, values) is native and not native.keeps_reads(
+        keys, values, documents, query, delay
+    )
+    kept = None if unused else out
     ctx.save_for_backward(*tensors, kept, statistics)
     ctx.set_materialize_grads(False)
     ctx.span, ctx.path = (window, delay, query_offset), path

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 
 from .bandwidth import bandwidth_table, document_starts, pair_counts, visible_range
 from .checks import parameter_dtype
-from .folding import Group
+from .folding import Scratch
 from .tiles import query_blocks
 
 # Stands in for -inf in masks: a row in which everything is masked then has finite weights, which are
@@ -31,29 +32,66 @@ class Reads:
     beta: torch.Tensor  # (B or 1, H, Tq)
     power: torch.Tensor  # (B or 1, H, Tq) n_t^alpha
     filled: torch.Tensor | None  # (B or 1, 1, Tq, 1), 0 at empty reads; None where no tile holds one
-    masks: dict[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
+    masks: dict[int, torch.Tensor] = field(default_factory=dict)
 
-    def mask_(self, scores: torch.Tensor, group: Group, row: int, pair: int) -> None:
-        """Add `MASKED` in place to the scores (g, R, W) of invisible pairs."""
-        clear, mask = self.masks.get(row) or self._mask(scores, row, pair)
-        part = scores[:, :, clear:]
-        if self.documented:
-            group.unfold(part).add_(mask[group.batch])
-        else:
-            part.add_(mask)
+    @property
+    def covered(self) -> tuple[int, int]:
+        """First row of the first block and end of the last one; the reads outside of them are empty."""
+        return (self.blocks[0][0], self.blocks[-1][1]) if self.blocks else (0, 0)
 
-    def _mask(self, scores: torch.Tensor, row: int, pair: int) -> tuple[int, torch.Tensor]:
-        """How many pairs of the tile every row sees, and the mask (B, 1, R, W) or (R, W) of the rest."""
-        rows, width = scores.shape[1:]
-        clear = 0
-        if self.window == 0 and not self.documented:
-            # Every row sees the pairs up to that of the block's first row: only the diagonal part needs a mask.
-            clear = max(0, min(width, row + self.offset - self.delay + 1 - pair))
-        pairs = torch.arange(pair + clear, pair + width, device=scores.device)
-        hidden = (pairs < self.first[:, row : row + rows, None]) | (pairs >= self.end[:, row : row + rows, None])
-        mask = torch.zeros(hidden.shape, dtype=scores.dtype, device=scores.device).masked_fill_(hidden, MASKED)
-        self.masks[row] = clear, mask.unsqueeze(1) if self.documented else mask[0]
-        return self.masks[row]
+    def uncovered(self) -> tuple[slice, slice]:
+        """The rows before and after those that are `covered`."""
+        first, end = self.covered
+        return slice(0, first), slice(end, self.counts.shape[1])
+
+    def split(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """(g, Tq, n) by block, as views (g, R, n)."""
+        if not self.blocks:
+            return ()
+        first, end = self.covered
+        return rows[:, first:end].split(self.blocks[0][1] - first, 1)
+
+    def mask(self, block: int, dtype: torch.dtype) -> torch.Tensor:
+        """`MASKED` at the invisible pairs of a block's tile, else 0: (B, 1, R, W) or, without documents, (R, W)."""
+        mask = self.masks.get(block)
+        if mask is None:
+            row, row_end, pair, pair_end = self.blocks[block]
+            pairs = torch.arange(pair, pair_end, device=self.first.device)
+            here = slice(row, row_end)
+            hidden = (pairs < self.first[:, here, None]) | (pairs >= self.end[:, here, None])
+            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, MASKED)
+            mask = self.masks[block] = mask.unsqueeze(1) if self.documented else mask[0]
+        return mask
+
+
+class RowBlocks:
+    """A buffer (g, Tq, n) laid out block by block, so that each ``part`` (g, R, n) is contiguous.
+
+    Products write only contiguous results without a copy; `pieces` gives most of the blocks to later work at once.
+    """
+
+    def __init__(self, scratch: Scratch, name: str, reads: Reads, size: int, width: int, dtype: torch.dtype) -> None:
+        self.first, end = reads.covered
+        rows = reads.blocks[0][1] - self.first if reads.blocks else 1
+        count = end - self.first
+        flat = scratch.get(name, (size * count * width,), dtype)
+        self.whole, rest = divmod(count, rows)
+        even, last = flat.split([size * self.whole * rows * width, size * rest * width])
+        self.even, self.last = even.view(self.whole, size, rows, width), last.view(size, rest, width)
+        self.parts = [*self.even.unbind(0), *([self.last] if rest else [])]
+
+    def outside(self, low: float, high: float) -> list[torch.Tensor] | None:
+        """Which numbers, by part, lie outside of low .. high; None if none does. NaN counts as inside."""
+        even, last = ((part <= low) | (part >= high) for part in (self.even, self.last))
+        return [*even.unbind(0), last] if even.any() or last.any() else None
+
+    def pieces(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Rows and what is at them, as (g, blocks, R, n): all blocks of full length together, then the last one."""
+        middle = self.first + self.whole * self.even.shape[2]
+        if self.whole:
+            yield slice(self.first, middle), self.even.transpose(0, 1)
+        if self.last.shape[1]:
+            yield slice(middle, middle + self.last.shape[1]), self.last.unsqueeze(1)
 
 
 def plan_reads(

@@ -15,12 +15,14 @@ Shape legend: G = B H folded head-major, g a group of them; T' is T padded to wh
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
 from .bandwidth import document_starts
 from .checks import parameter_dtype
 from .folding import Scratch, fold, folded_like, groups, unfold
+from .normal import inverse, normalise, normalise_backward
 from .tiles import SCAN_CHUNK, SCAN_ELEMENTS, padded_length
 
 LOG2_E = 1 / math.log(2)
@@ -82,13 +84,19 @@ def carried_weight(rows: torch.Tensor, maximum: torch.Tensor, length: int, work:
 
 
 def chunk_weights(rows: torch.Tensor, work: torch.dtype, scratch: Scratch, level: int) -> torch.Tensor:
-    """exp(e_i - M_t) for i <= t of the same document, else 0: (n, 2 or 3, C) -> (n, C, C)."""
+    """exp(e_i - M_t) for i <= t of the same document, else 0: (n, 2 or 3, C) -> (n, C, C).
+
+    Differences are taken in the working dtype, from the maximum at the end of the chunk: numbers then are small
+    wherever weights matter.
+    """
     count, _, chunk = rows.shape
     weights = scratch.get(f"weights{level}", (count, chunk, chunk), work)
-    torch.sub(rows[:, 0].unsqueeze(1), rows[:, 1].unsqueeze(2), out=weights)
+    near = torch.sub(rows[:, :2], rows[:, 1:2, -1:]).to(work)
+    torch.sub(near[:, 0].unsqueeze(1), near[:, 1].unsqueeze(2), out=weights)
     if rows.shape[1] == 3:
+        place = (rows[:, 2] - rows[:, 2, -1:]).to(work)
         apart = scratch.get(f"apart{level}", (count, chunk, chunk), work)
-        weights.add_(torch.sub(rows[:, 2].unsqueeze(1), rows[:, 2].unsqueeze(2), out=apart))
+        weights.add_(torch.sub(place.unsqueeze(1), place.unsqueeze(2), out=apart))
     return weights.exp2_().tril_()
 
 
@@ -118,7 +126,8 @@ def end_rows(chunks: torch.Tensor) -> torch.Tensor:
 
 def pad_positions(x: torch.Tensor) -> torch.Tensor:
     """(g, T, D) -> (g, T', D), zeros at the end."""
-    return torch.nn.functional.pad(x, (0, 0, 0, padded_length(x.shape[1]) - x.shape[1]))
+    missing = padded_length(x.shape[1]) - x.shape[1]
+    return torch.nn.functional.pad(x, (0, 0, 0, missing)) if missing else x
 
 
 def weighted_prefix(rows: torch.Tensor, x: torch.Tensor, scratch: Scratch, level: int = 0) -> torch.Tensor:
@@ -147,8 +156,10 @@ def weighted_suffix(rows: torch.Tensor, grad: torch.Tensor, scratch: Scratch, le
     chunks = split_chunks(rows)
     count = chunks.shape[2]
     grads = grad.view(size, count, SCAN_CHUNK, width)
-    carried = grad.new_zeros((size, padded_length(count), width))
-    carried[:, : count - 1] = torch.matmul(carry_weights(chunks, grad.dtype).unsqueeze(2), grads[:, 1:]).squeeze(2)
+    # All chunks in one product, though nothing comes before the first one: a part of ``grad`` would have to be copied.
+    fades = torch.nn.functional.pad(carry_weights(chunks, grad.dtype), (0, 0, 1, 0)).view(-1, 1, SCAN_CHUNK)
+    taken = torch.bmm(fades, grad.view(-1, SCAN_CHUNK, width)).view(size, count, width)
+    carried = torch.nn.functional.pad(taken[:, 1:], (0, 0, 0, padded_length(count) - count + 1))
     grads[:, :, -1].add_(weighted_suffix(end_rows(chunks), carried, scratch, level + 1)[:, :count])
     weights = chunk_weights(chunks.transpose(1, 2).flatten(0, 1), grad.dtype, scratch, level)
     torch.bmm(weights.transpose(1, 2), grad.view(-1, SCAN_CHUNK, width), out=grad_x.view(-1, SCAN_CHUNK, width))
@@ -160,9 +171,9 @@ def scan_group_size(elements: int, device: torch.device) -> int:
     return max(1, (torch.get_num_threads() if device.type == "cpu" else 64) * SCAN_ELEMENTS // elements)
 
 
-def inverse(norms: torch.Tensor) -> torch.Tensor:
-    """1 / norm, and 0 for a zero norm: a zero kbar gives a zero key and no gradient."""
-    return norms.reciprocal().masked_fill_(norms == 0, 0.0)
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Parts (g, ...) that follow each other as one (G, ...); a single part as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
 
 
 def forward(
@@ -175,7 +186,7 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Keys (B, H, T, D) laid out as (H, B, T, D), state sum and maximum, then what the backward needs.
 
-    That is ||y|| (B, H, T), the exponents (B, H, 2 or 3, T'), and y for low precision: the gradient of the decays
+    That is ||y|| (B, H, T), the exponents (B, H, 2 or 3, T'), and the keys before rounding for low precision: the gradient of the decays
     lives on what cancels in x . dx, so the direction of kbar is needed to float32, which keys of 16 bits do not
     hold. For wider keys the last result is empty.
     """
@@ -184,26 +195,25 @@ def forward(
     narrow = x.dtype != work
     rows, state_maximum = exponents(log_gate, log_decay, documents, maximum)
     rows = unfold(rows, batch, heads, True)
-    keys = folded_like(x, x.shape, x.dtype, True)
-    norms = folded_like(x, (batch, heads, length), work, True)
     state_sum = folded_like(x, (batch, heads, width), work, True)
-    kept = folded_like(x, x.shape, work, True) if narrow else x.new_empty(0, dtype=work)
     scratch = Scratch(x.device)
     padded = padded_length(length)
-    for group in groups(batch, heads, False, scan_group_size(padded * width, x.device)):
+    parts = []
+    for group in groups(batch, heads, True, scan_group_size(padded * width, x.device)):
         group_rows = group.fold(rows)
         inputs = scratch.get("x", (group_rows.shape[0], padded, width), work)
         group.unfold(inputs)[:, :, :length].copy_(group.of(x))
-        inputs[:, length:] = 0
-        y = group.unfold(weighted_prefix(group_rows, inputs, scratch)[:, :length])
+        if padded > length:
+            inputs[:, length:] = 0
+        y = weighted_prefix(group_rows, inputs, scratch)[:, :length]
         if carried is not None and maximum is not None:
-            weight = group.unfold(carried_weight(group_rows, group.fold(maximum), length, work))
-            y.addcmul_(weight.unsqueeze(-1), group.of(carried).unsqueeze(2))
-        group_norms = torch.linalg.vector_norm(y, dim=-1, out=group.of(norms))
-        torch.mul(y, inverse(group_norms).unsqueeze(-1), out=group.of(keys))
-        group.of(state_sum).copy_(y[:, :, -1])
-        if narrow:
-            group.of(kept).copy_(y)
+            weight = carried_weight(group_rows, group.fold(maximum), length, work)
+            y.addcmul_(weight.unsqueeze(-1), group.fold(carried).unsqueeze(1))
+        group.of(state_sum).copy_(group.unfold(y[:, -1]))
+        parts.append(normalise(y.contiguous(), y.new_ones(y.shape[:2])))
+    wide, norms = (unfold(joined(part), batch, heads, True) for part in zip(*parts, strict=True))
+    keys = folded_like(x, x.shape, x.dtype, True).copy_(wide) if narrow else wide
+    kept = wide if narrow else x.new_empty(0, dtype=work)
     return keys, state_sum, unfold(state_maximum, batch, heads, True), norms, rows, kept
 
 
@@ -236,32 +246,29 @@ def backward(
         grad_maximum = folded_like(x, (batch, heads), work, True)
     scratch = Scratch(x.device)
     padded = padded_length(length)
-    for group in groups(batch, heads, False, scan_group_size(padded * width, x.device)):
+    for group in groups(batch, heads, True, scan_group_size(padded * width, x.device)):
         group_rows = group.fold(rows)
         size = group_rows.shape[0]
-        buffer = scratch.get("grad", (size, padded, width), work)
-        buffer[:, length:] = 0
-        grad = group.unfold(buffer[:, :length])
-        product = group.unfold(scratch.get("product", (size, length, width), work))
         if grad_keys is None:
-            grad.zero_()
+            grad = x.new_zeros((size, length, width), dtype=work)
         else:
             # k = y / n: dy = (dk - k (k . dk)) / n.
-            k = group.of(directions)
-            inv = inverse(group.of(norms)).unsqueeze(-1)
-            grad.copy_(group.of(grad_keys))
-            along = torch.mul(grad, k, out=product).sum(-1, keepdim=True)
-            if narrow:
-                along.mul_(inv).mul_(inv)
-            grad.addcmul_(k, along, value=-1).mul_(inv)
+            lengths = inverse(group.fold(norms))
+            grad, _ = normalise_backward(
+                group.contiguous("grad", grad_keys, work, scratch),
+                group.contiguous("directions", directions, work, scratch),
+                lengths,
+                torch.ones_like(lengths),
+            )
         if grad_sum is not None:
-            grad[:, :, -1].add_(group.of(grad_sum))
+            grad[:, -1].add_(group.fold(grad_sum))
         if carried is not None and maximum is not None:
             weight = carried_weight(group_rows, group.fold(maximum), length, work)
-            through = group.unfold(torch.bmm(weight.unsqueeze(1), buffer[:, :length]).squeeze(1))
+            through = group.unfold(torch.bmm(weight.unsqueeze(1), grad).squeeze(1))
             group.of(grad_carried).copy_(through)
             torch.sum(through * group.of(carried), -1, out=group.of(grad_maximum))
-        group_x = group.unfold(weighted_suffix(group_rows, buffer, scratch)[:, :length])
+        group_x = group.unfold(weighted_suffix(group_rows, pad_positions(grad), scratch)[:, :length])
+        product = group.unfold(scratch.get("product", (size, length, width), work))
         torch.sum(torch.mul(group.of(x), group_x, out=product), -1, out=group.of(grad_gate))
         group.of(grad_x).copy_(group_x)
 

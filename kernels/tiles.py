@@ -11,9 +11,9 @@ from collections.abc import Iterator
 LONG_TERM_ROWS = 64
 LONG_TERM_ROWS_FROM_1024 = 128
 SHORT_TERM_ROWS = 64
-TILE_ELEMENTS = 1 << 18
+TILE_ELEMENTS = 1 << 19
 SCAN_CHUNK = 16
-SCAN_ELEMENTS = 1 << 18
+SCAN_ELEMENTS = 1 << 20
 
 
 def query_blocks(rows: int, length: int, offset: int, window: int, delay: int) -> Iterator[tuple[int, int, int, int]]:
