@@ -12,16 +12,18 @@ from mmctl.errors import MmctlError
 from mmctl.runs import probe
 from mmctl.runs.folder import RunFolder
 from mmctl.runs.lock import say
+from mmctl.runs.notes import remember, told
 from mmctl.runs.parents import parents
 from mmctl.runs.redaction import redact
 from mmctl.runs.store import Store, StoreError, connect, explained, forget, tracking_uri
 from mmctl.runs.system import Sampler
-from mmctl.runs.upload import Upload, remember, told
+from mmctl.runs.upload import Upload
 
 FLUSH_EVERY = 5.0
 """Seconds between two copies; one copy is one request for about 900 numbers."""
 SHARE = 0.01
-"""Part of a run's time that copying may take: the next copy waits until the last one's CPU time is no more than that."""
+"""Part of a run's time that copying may take. A copy while the run goes on is one request, and the next one waits until
+the CPU time of this one is no more than that; what does not fit is sent when the run has ended."""
 LONGEST_PAUSE = 120.0
 """Seconds between two attempts while the store is down (doubling from FLUSH_EVERY)."""
 FINISH_TIMEOUT = 60.0
@@ -102,7 +104,7 @@ class Mirror:
                 self._copy(ending)
                 self._complete = ending is not None
                 if self._failing:
-                    say(f"tracking store: back again, {self.run.label} is up to date there")
+                    say(f"tracking store: back again, {self.run.label} goes on there")
                 # The first copy imports and opens; that is paid once, whatever the pauses.
                 cost = time.thread_time() - began if attached else 0.0
                 self._failing, pause = False, max(FLUSH_EVERY, cost / SHARE)
@@ -126,7 +128,7 @@ class Mirror:
             upload.attach()
             self._upload = upload
         if ending is None:
-            self._upload.metrics()
+            self._upload.metrics(one_batch=True)
         else:
             self._upload.artifacts(self._extra)
             self._upload.close(*ending)

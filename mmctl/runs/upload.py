@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mmctl.errors import MmctlError
-from mmctl.runs import contents, files, metrics, system
+from mmctl.runs import contents, files, metrics, notes, system
 from mmctl.runs.folder import RunFolder
 from mmctl.runs.parents import resolve
 from mmctl.runs.redaction import redact
@@ -37,7 +36,7 @@ class Upload:
         self, store: Store, run: RunFolder, parent_run_id: str | None = None, tags: Mapping[str, str] | None = None
     ) -> None:
         self.store, self.run, self.root = store, run, run.path.parents[1]
-        self.record = remember(run, parent_run_id, tags)
+        self.record = notes.remember(run, parent_run_id, tags)
         self.tags, self.parent = self.record["tags"], self.record["parent_run_id"]
         self.run_id = ""
         self.last_step = -1
@@ -69,13 +68,18 @@ class Upload:
                 self._send(tags={"mmctl.state": "running"})
         return self.run_id
 
-    def metrics(self) -> None:
-        """Send the rows of metrics.jsonl that are new since the last call and beyond what the store has."""
+    def metrics(self, one_batch: bool = False) -> None:
+        """Send the rows of metrics.jsonl that are new since the last call and beyond what the store has.
+
+        one_batch: one request and no more, which bounds what a copy costs; the rest waits for the next call.
+        """
         with explained(self.store.uri):
             batch: list[Any] = []
             for row, end in self._new_rows():
                 found = self._metrics_of(row)
                 if batch and len(batch) + len(found) > BATCH:
+                    if one_batch:
+                        break
                     self._send_rows(batch)
                     batch = []
                 batch += found
@@ -102,7 +106,7 @@ class Upload:
                 status = self.run.status
                 ended = milliseconds(status.get("ended") or status.get("heartbeat"))
                 self.store.client.set_terminated(self.run_id, STATUS[state], ended)
-        self._note(closed=_ending(self.run, state))
+        self._note(closed=notes.ending(self.run, state))
 
     def artifacts(self, paths: Iterable[Path]) -> None:
         """Send the run's own files and `paths` (under the folder of runs) where they changed since they were last sent."""
@@ -219,36 +223,3 @@ class Upload:
         if any(self.record.get(key) != value for key, value in more.items()):
             self.record = {**self.record, **more}
             files.write_json(self.run.path / "mlflow.json", self.record, durable=False)
-
-
-def told(run: RunFolder, state: str) -> bool:
-    """Whether a store has been told that the run ended in `state`, with all that is in its folder now."""
-    return bool(_record(run.path).get("closed") == _ending(run, state))
-
-
-def _ending(run: RunFolder, state: str) -> list[Any]:
-    return [state, run.status.get("attempt", 0), files.stamp(run.path / "eval"), files.stamp(run.path / "result.json")]
-
-
-def remember(run: RunFolder, parent_run_id: str | None, tags: Mapping[str, str] | None) -> dict[str, Any]:
-    """mlflow.json with this parent and these tags added: a store that is down now must learn them later."""
-    old = _record(run.path)
-    parent = parent_run_id or old.get("parent_run_id")
-    new = {**old, "parent_run_id": parent, "tags": {**old.get("tags", {}), **(tags or {})}}
-    if new != old:
-        files.write_json(run.path / "mlflow.json", new, durable=False)
-    return new
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    """mlflow.json; {} if it is missing or damaged: a mirror's notes can be made anew."""
-    try:
-        record = files.read_json(folder / "mlflow.json")
-    except MmctlError:
-        return {}
-    kinds = {"tags": dict, "sent": dict, "artifacts": dict, "parent_run_id": str | None, "run_id": str}
-    whole = isinstance(record, dict) and all(isinstance(record[k], v) for k, v in kinds.items() if k in record)
-    whole = whole and all(isinstance(v, str) for v in record.get("tags", {}).values())
-    whole = whole and all(v is None or isinstance(v, str) for v in record.get("artifacts", {}).values())
-    whole = whole and all(isinstance(v, list) and v for v in record.get("sent", {}).values())
-    return record if whole else {}

@@ -19,6 +19,7 @@ from mmctl.runs import Mirror, RunFolder, mirror, probe, store, system
 from mmctl.runs.lock import say
 from mmctl.runs.mirror import catch_up, sync
 from mmctl.runs.parents import parent_run, parents
+from mmctl.runs.upload import Upload
 
 
 @pytest.fixture
@@ -316,6 +317,20 @@ def test_copying_takes_at_most_a_hundredth_of_the_time(root: Path, monkeypatch: 
     monkeypatch.setattr(follower._wake, "wait", wait)
     follower._follow()
     assert pauses == [5.0, pytest.approx(50.0), 5.0]  # the first one opens the store; 0.5 s; 1 ms
+
+
+def test_a_long_backlog_is_sent_a_request_at_a_time_and_the_rest_at_the_end(root: Path) -> None:
+    run = started(root)
+    for step in range(2, 41):
+        run.append_metrics(step, {"loss": 1 / step, **{f"value{k}": float(k) for k in range(99)}})
+    upload = Upload(store.connect(root), run)
+    upload.attach()
+    seen = []
+    while upload.last_step < 40:
+        upload.metrics(one_batch=True)
+        seen.append(upload.last_step)
+    assert seen == [9, 18, 27, 36, 40]  # 900 numbers each: 1 + 8 * 100, then 9 * 100
+    assert rows(root)[run.label][1] == list(range(1, 41))
 
 
 def test_a_signal_during_the_last_copy_is_raised_once_the_store_knows_the_end(

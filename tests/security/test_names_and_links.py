@@ -193,7 +193,7 @@ def test_what_a_folder_notes_cannot_make_sync_send_other_files(
     ],
 )
 def test_hostile_notes_of_the_mirror_are_made_anew(root: Path, record: Any) -> None:
-    from mmctl.runs.upload import remember
+    from mmctl.runs.notes import remember
 
     run = new_run(root)
     (run.path / "mlflow.json").write_text(json.dumps(record))
