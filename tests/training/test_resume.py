@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from tiny import tiny_overrides
 
 from mmctl.config import load
+from mmctl.evaluation import find_evaluation
 from mmctl.runs import RunFolder
 from mmctl.training.run import execute
 
@@ -110,11 +110,17 @@ def test_other_evaluation_settings_evaluate_again_but_do_not_train_again(tmp_pat
     run = RunFolder.open(first.path)
     trained = (run.path / "result.json").read_bytes()
     words = [w for w in tiny_overrides() if not w.startswith("evaluation.examples")]
-    again = execute(load("smoke", [*words, "evaluation.examples=6"]), tmp_path)
+    asked = load("smoke", [*words, "evaluation.examples=6"])
+    again = execute(asked, tmp_path)
     assert not again.skipped
     assert (run.path / "result.json").read_bytes() == trained
-    scores = json.loads((run.path / "eval" / "new-knowledge.json").read_text())["scores"]
-    assert {s["n"] for s in scores.values()} == {6}
+    found = {
+        config.evaluation.examples: find_evaluation(run, config, "new-knowledge") for config in (run.config(), asked)
+    }
+    for examples, evaluation in found.items():
+        assert evaluation is not None
+        assert {score["n"] for score in evaluation[1]["scores"].values()} == {examples}
+    assert execute(asked, tmp_path).skipped
 
 
 def test_two_at_once_train_once_and_the_other_is_told(tmp_path: Path) -> None:
