@@ -49,6 +49,22 @@ class Need:
         return ", ".join(f"{size(count)} {what}" for count, what in (*parts, (self.activations, "activations")))
 
 
+def sizes(config: Config) -> str:
+    """All that an estimate depends on, as a key: equal for configurations that need the same."""
+    data, training = config.data, config.training
+    return repr(
+        (
+            config.model,
+            config.evaluation,
+            data.length,
+            data.batch,
+            data.vocabulary,
+            training.accumulation,
+            training.precision,
+        )
+    )
+
+
 def estimate(config: Config) -> Need:
     """What training and evaluating `config` takes on one device."""
     from mmctl.models import flops

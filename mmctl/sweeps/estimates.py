@@ -37,7 +37,13 @@ def table(plan: Plan, root: Path, jobs: int) -> tuple[list[dict[str, Any]], dict
     known = index(root)
     rows: list[dict[str, Any]] = []
     speeds: list[float] = []
-    costs = {identity: _cost(cell.config) for identity, cell in plan.cells.items()}
+    known_costs: dict[str, dict[str, Any]] = {}  # cells that differ in a rate or a seed cost the same
+    costs = {}
+    for identity, cell in plan.cells.items():
+        key = _sizes(cell.config)
+        if key not in known_costs:
+            known_costs[key] = _cost(cell.config)
+        costs[identity] = known_costs[key]
     for run in plan.runs():
         folder = RunFolder.among(known[run.key]) if run.key in known else None
         row = {**_row(run, plan), **costs[run.cell.identity], "missing": True}
@@ -120,6 +126,11 @@ def _row(run: Run, plan: Plan) -> dict[str, Any]:
         "seed": run.seed,
         "ablations": [f"{u.ablation}/{u.arm}" for u in run.cell.uses if run.seed in plan.seeds[u.ablation]],
     }
+
+
+def _sizes(config: Config) -> str:
+    """All that a cost depends on."""
+    return f"{memory.sizes(config)} {config.training.steps} {config.operation.keep} {config.data.mixture}"
 
 
 def _cost(config: Config) -> dict[str, Any]:

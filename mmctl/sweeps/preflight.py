@@ -26,7 +26,8 @@ def resources(plan: Plan, jobs: int = 0, gpus: float | None = None) -> tuple[Res
     """
     cells = list(plan.cells.values())
     threads = max(cell.config.training.threads for cell in cells)
-    largest = max(cells, key=lambda cell: memory.estimate(cell.config).total)
+    different = {memory.sizes(cell.config): cell for cell in reversed(cells)}
+    largest = max(different.values(), key=lambda cell: memory.estimate(cell.config).total)
     need = memory.estimate(largest.config)
     notes: list[str] = []
     if not _on_devices(cells):

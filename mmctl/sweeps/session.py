@@ -91,16 +91,18 @@ def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -
     """Run what is missing, report, and say what is left. Returns the exit code."""
     from mmctl.sweeps import estimates, finish, live, manifest, preflight, terminal, tracking
     from mmctl.sweeps.execute import Sweep, idle
-    from mmctl.sweeps.launchers import launcher
+    from mmctl.sweeps.launchers import Resources, launcher
     from mmctl.sweeps.results import versions
 
-    resources, notes = preflight.resources(plan, where.jobs, where.gpus)
-    _, totals = estimates.table(plan, root, resources.jobs)
-    preflight.check_disk(root, totals["bytes"], totals["missing"])
+    resting = idle(plan, root, options)
+    resources, notes = Resources(), []
+    if not resting:  # runs of another machine can be reported on one that could not make them
+        resources, notes = preflight.resources(plan, where.jobs, where.gpus)
+        _, totals = estimates.table(plan, root, resources.jobs)
+        preflight.check_disk(root, totals["bytes"], totals["missing"])
     folder = manifest.folder(plan, root)
     with launcher(where.launcher, resources, folder, where.options) as place:
         fixed = manifest.write(plan, root, versions())
-        resting = idle(plan, root, options)
         for note in notes:
             print(f"mmctl: {note}", file=sys.stderr)
         with tracking.start(plan, root, folder, resting) as tracked:
