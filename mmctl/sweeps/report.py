@@ -119,7 +119,8 @@ def _scores_note(ablation: Mapping[str, Any]) -> str:
     counts = sorted({score["n"] for arm in ablation["arms"] for score in arm["scores"].values()})
     n = " to ".join(str(c) for c in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
     return (
-        f"Mean ± standard deviation over seeds and the mean's 95% interval (cut at 0 and 100%); n = {n} seeds. The arms see "
+        f"Mean ± standard deviation over seeds and the mean's 95% interval (cut at 0 and 100%; of a single seed "
+        f"the interval over its examples); n = {n} seed{'s' * (n != '1')}. The arms see "
         "the same held-out examples, so their differences, under Claims, are known better than these intervals suggest. "
         f"@4x: at 4 times the training length. †: no more than {100 * CHANCE_MARGIN:g} points above chance: not learned."
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,8 @@ def _scores(own: Scored, metric: str) -> dict[str, Any]:
         number = own[seed][metric]
         seeds[str(seed)] = {"value": value, "examples": number.n, "interval": number.interval}
     about = {"unit": unit_of(metric), "source": any_number.source, "chance": any_number.chance}
+    if summary.n == 1:  # of one run its own interval is all there is: a bootstrap over its examples
+        summary = replace(summary, interval=any_number.interval)
     return {**asdict(summary), **about, "at_chance": comparing.at_chance([own], metric), "seeds": seeds}
 
 

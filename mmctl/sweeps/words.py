@@ -66,7 +66,10 @@ def seeds(difference: Mapping[str, Any]) -> str:
     if difference["over"] != "seeds":
         return f"n = {difference['n']} seed, interval over {difference['over']}"
     examples = difference["sampling"]["examples"] if difference["error_from"] == "examples" else None
-    return f"n = {difference['n']} seeds" + (f"; interval widened for {examples} held-out examples" if examples else "")
+    n = difference["n"]
+    return f"n = {n} seed{'s' * (n != 1)}" + (
+        f"; interval widened for {examples} held-out examples" if examples else ""
+    )
 
 
 def measured(difference: Mapping[str, Any] | None, scale: Scale, signed: bool) -> str:
@@ -74,8 +77,10 @@ def measured(difference: Mapping[str, Any] | None, scale: Scale, signed: bool) -
     if difference is None:
         return MISSING
     unit = scale.of_difference if signed else scale.unit
-    value = f"{scale.value(difference['mean'], signed)} {interval(difference['interval'], scale, signed)}"
-    return f"{value} {unit}".rstrip() + f" ({seeds(difference)})"
+    value, pair = scale.value(difference["mean"], signed), difference["interval"]
+    if pair is None:
+        return f"{value} {unit}".rstrip() + f", no interval ({seeds(difference)})"
+    return f"{value} {interval(pair, scale, signed)} {unit}".rstrip() + f" ({seeds(difference)})"
 
 
 def ours(claim: Mapping[str, Any]) -> str:

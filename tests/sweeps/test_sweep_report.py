@@ -193,6 +193,7 @@ def test_one_seed_has_an_interval_over_examples_and_is_underpowered(make_plan, r
     assert claim["difference"]["over"] == "examples"
     assert claim["difference"]["interval"] == pytest.approx([-0.5, -0.5])
     assert claim["verdict"] == "underpowered"
+    assert results["ablations"][0]["arms"][0]["scores"]["recall/accuracy@1x"]["interval"] == pytest.approx([0.76, 0.86])
     assert "points (n = 1 seed, interval over examples)" in (folder / "report.md").read_text()
 
 
@@ -388,6 +389,16 @@ def test_an_arm_at_chance_is_said() -> None:
     said = words.marks({**claim, "at_chance": ["transformer"]})
     assert said == ["transformer at chance: it has not learned the task within this budget"]
     assert words.marks({**claim, "at_chance": ["a", "b"]}) == []  # that is a verdict of its own
+
+
+def test_a_number_without_an_interval_says_so() -> None:
+    from mmctl.sweeps import words
+    from mmctl.sweeps.units import scale_of
+
+    one = {"mean": 0.25, "interval": None, "n": 1, "over": "seeds", "error_from": None, "sampling": None}
+    assert words.measured(one, scale_of("train_loss"), True) == "+0.2500 nats, no interval (n = 1 seed)"
+    assert words.measured(one, scale_of("recall/accuracy@1x"), True) == "+25.00 points, no interval (n = 1 seed)"
+    assert words.measured(None, scale_of("train_loss"), True) == "missing"
 
 
 def test_a_published_effect_is_not_said_twice() -> None:
