@@ -73,6 +73,10 @@ def ablate(
         list[str] | None,
         typer.Option("--launcher-option", metavar="KEY=VALUE", help="For the launcher; repeat.", show_default=False),
     ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of a running Ray cluster, for --launcher ray.", show_default=False),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Validate every cell, print the table, write nothing.")
     ] = False,
@@ -144,7 +148,10 @@ def ablate(
     made = plan.make_plan(chosen, scale, overrides, profiles.parse_seeds(seeds), [*names, *picked], match)
     for line in matching.misses(made, match) if match else ():
         print(f"matched: {line}", file=sys.stderr)
-    where = session.Where(launcher, session.parse_options(launcher_option or []), jobs, gpus_per_run)
+    if ray_address is not None and launcher != "ray":
+        raise UsageError(f"--ray-address {ray_address}: is for --launcher ray, not {launcher}")
+    told = [*(launcher_option or []), *([f"address={ray_address}"] if ray_address is not None else [])]
+    where = session.Where(launcher, session.parse_options(told), jobs, gpus_per_run)
     if status:
         session.show_status(made, root, as_json)
     elif dry_run:

@@ -33,6 +33,8 @@ __all__ = ["LAUNCHERS", "Event", "Job", "Launcher", "Resources", "launcher"]
 
 LAUNCHERS: dict[str, str] = {
     "local": "mmctl.sweeps.launchers.local:LocalLauncher",
+    "slurm": "mmctl.sweeps.launchers.slurm:SlurmLauncher",
+    "ray": "mmctl.sweeps.launchers.ray:RayLauncher",
 }
 """Name after `--launcher` -> "module:Class"."""
 
