@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmctl.errors import UsageError
+from mmctl.errors import MmctlError, UsageError
 from mmctl.models.cache import Cache
 from mmctl.models.config import ModelConfig
 from mmctl.models.flops import Ask, Cost
@@ -119,7 +119,10 @@ class Model(nn.Module):
 
         Long-term reads follow the m, and the removal, that are in force now. Every block has `init_cache(cache)`, which
         gives its entry of `cache.layers`, and `step(x, entry, context)`, which is its forward pass over new positions.
+        MmctlError for a model whose blocks lack them.
         """
+        if not all(hasattr(block, "init_cache") and hasattr(block, "step") for block in self.blocks):
+            raise MmctlError(f'model "{self.config.name}" cannot decode: its blocks have no init_cache and step')
         delay = self.delay_override or getattr(self.config, "inference_delay", None)
         cache = Cache(batch, delay, self.long_term_removed, capacity)
         cache.layers = [block.init_cache(cache) for block in self.blocks]  # type: ignore[operator]

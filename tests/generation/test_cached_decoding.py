@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mmctl.bench.measure import peak_allocated
 from mmctl.data.tokenizers import Bytes
+from mmctl.errors import MmctlError
 from mmctl.generation import Sampling, generate, left_padded
 from mmctl.kernels import key_scan
 from mmctl.kernels.folding import Scratch
@@ -193,6 +194,9 @@ def test_wrong_calls_name_what_is_wrong() -> None:
     model.step(random_tokens(2, 4), cache)
     with pytest.raises(ValueError, match="documents: the tokens before"):
         model.step(random_tokens(2, 1), cache, documents=torch.zeros(2, 1, dtype=torch.int32))
+    model.blocks.append(torch.nn.Identity())
+    with pytest.raises(MmctlError, match='model "mosaic-v2" cannot decode'):
+        model.init_cache(1)
 
 
 def test_what_follows_a_prompt_does_not_depend_on_the_batch() -> None:
