@@ -122,6 +122,7 @@ def _scores_note(ablation: Mapping[str, Any]) -> str:
         f"Mean ± standard deviation over seeds and the mean's 95% interval (cut at 0 and 100%; of a single seed "
         f"the interval over its examples); n = {n} seed{'s' * (n != '1')}. The arms see "
         "the same held-out examples, so their differences, under Claims, are known better than these intervals suggest. "
+        "Chance: a guess that knows the task's form and nothing else. "
         f"@4x: at 4 times the training length. †: no more than {100 * CHANCE_MARGIN:g} points above chance: not learned."
     )
 
