@@ -198,10 +198,10 @@ def run_by_tag(store: Store, tag: str, value: str) -> Any | None:
     the first by id among equals, are deleted there.
     """
     found = store.client.search_runs([store.experiment], f"tags.`{tag}` = '{escape(value)}'", max_results=20)
-    found = sorted(found, key=lambda run: (-len(run.data.metrics), run.info.run_id))
-    for copy in found[1:]:
+    ordered: list[Any] = sorted(found, key=lambda run: (-len(run.data.metrics), run.info.run_id))
+    for copy in ordered[1:]:
         store.client.delete_run(copy.info.run_id)
-    return found[0] if found else None
+    return ordered[0] if ordered else None
 
 
 def files_there(store: Store, run_id: str, place: str | None = None) -> dict[str, int]:
