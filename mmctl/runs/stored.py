@@ -39,7 +39,7 @@ def config(run: RunFolder) -> Config:
         raise MmctlError(f"{run.path / 'config.yaml'}: damaged: {', '.join(lost)} missing")
     try:
         made = from_dict(content)
-        check_identity(run, content, made)
+        check_identity(run, made)
     except UsageError as error:
         raise MmctlError(f"{run.path / 'config.yaml'}: {error}") from None
     if (run.path / "tokenizer.json").is_file():
@@ -47,13 +47,13 @@ def config(run: RunFolder) -> Config:
     return made
 
 
-def check_identity(run: RunFolder, content: dict[str, Any], config: Config) -> None:
-    """MmctlError if these are not the settings that the run was made with: an edit by hand would pass for a result."""
-    from mmctl.config import identity, to_dict
-    from mmctl.schema import flatten
+def check_identity(run: RunFolder, config: Config) -> None:
+    """MmctlError if these are not the settings that the run was made with: an edit by hand would pass for a result.
 
-    if flatten(content).keys() != flatten(to_dict(config)).keys():
-        return  # made by a version with other keys: its identity cannot be told from what stands there
+    Keys that came later are filled in with what they meant before (config.AS_BEFORE), so older runs keep their identity.
+    """
+    from mmctl.config import identity
+
     try:
         corpora = run.provenance().get("corpora")
     except MmctlError:

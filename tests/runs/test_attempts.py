@@ -62,3 +62,18 @@ def test_a_held_run_gives_signs_of_life_without_being_asked(tmp_path: Path, monk
     os.utime(file, (1.0, 1.0))
     time.sleep(0.1)
     assert file.stat().st_mtime == 1.0  # and none once it is let go
+
+
+def test_a_run_made_before_some_keys_existed_opens_and_its_edits_are_noticed_too(tmp_path: Path) -> None:
+    from mmctl.config import AS_BEFORE
+
+    run = RunFolder.create(tmp_path, small())
+    path = run.path / "config.yaml"
+    leaves = tuple(f"{key.rpartition('.')[2]}:" for key in AS_BEFORE)
+    text = "".join(line for line in path.read_text().splitlines(True) if not line.strip().startswith(leaves))
+    assert text != path.read_text()
+    path.write_text(text)
+    assert run.config() == small()
+    path.write_text(text.replace("steps: 20", "steps: 21"))
+    with pytest.raises(MmctlError, match="changed since the run was made"):
+        run.config()
