@@ -86,5 +86,7 @@ class TrainingConfig:
         if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
             self.precision = "bf16"
         else:
+            # CPU time of a step in bf16 over float32, interleaved, one thread, AMX: at d = 128, T = 256 transformer 0.76,
+            # mosaic-v2 0.83; at d = 64, T = 128 transformer 1.53, mosaic-v2 0.91. One rule for all models of a sweep.
             units = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
             self.precision = "bf16" if units and width >= 128 else "float32"
