@@ -34,7 +34,7 @@ AS_BEFORE = {"training.compile": False, "model.value_look_ahead": True}
 """Keys that came after the first runs, with the value that means what those did: left out of the identity at that value,
 so that those runs keep theirs."""
 
-BY_CONTENT = ("data.text", "data.tokenizer")
+BY_CONTENT = ("data.text", "data.tokenizer", "data.tasks.intents.train", "data.tasks.intents.test")
 """Keys that name a file: identity takes what is in it (`data.fingerprint`)."""
 
 LARGEST_SEED = 2**63 - 1

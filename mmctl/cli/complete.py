@@ -101,9 +101,10 @@ def evaluation_keys(ctx: Any, incomplete: str) -> Found:
 
 @_quiet
 def suites(ctx: Any, incomplete: str) -> Found:
+    from mmctl.cli.published import SUITES
     from mmctl.evaluation.suites import DIMENSIONS
 
-    yield from DIMENSIONS
+    yield from (*DIMENSIONS, *SUITES)
 
 
 @_quiet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,10 +34,43 @@ def evaluate(
         typer.Option(
             "--suite",
             "-s",
-            help="persistent, new-knowledge or in-context; repeat it. Default: the run's own.",
+            help="persistent, new-knowledge or in-context; or a published one: ruler, classification, lm-eval. Repeat it. "
+            "Default: the run's own.",
             autocompletion=complete.suites,
         ),
     ] = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only these tasks of the suites, trained on or not; commas between, or repeat.", show_default=False
+        ),
+    ] = None,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="Also the suites' tasks that the run was not trained on.")
+    ] = False,
+    length: Annotated[
+        str | None, typer.Option(metavar="N,N,...", help="ruler: prompt lengths in tokens.", show_default=False)
+    ] = None,
+    shots: Annotated[
+        str | None, typer.Option(metavar="N,N,...", help="classification, lm-eval: shots.", show_default=False)
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Published suites: samples of each task (default 500).", show_default=False)
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PATH",
+            help="Published suites: banking77, clinc150, goemotions, tacred; qa_1, qa_2, essay (ruler); tasks (lm-eval).",
+            show_default=False,
+        ),
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="classification: only so many classes.", show_default=False)
+    ] = None,
+    position: Annotated[
+        str, typer.Option(help="ruler: place of the document asked about: ruler, uniform or sweep.")
+    ] = "ruler",
     remove_long_term: Annotated[
         bool, typer.Option("--remove-long-term", help="Take the long-term memories' outputs away.")
     ] = False,
@@ -49,14 +83,19 @@ def evaluate(
 ) -> None:
     """Evaluate a run's newest checkpoint at multiples of its training length, and keep the scores in its folder.
 
-    A suite given by name is also measured on tasks the run was not trained on.
+    Suites measure the tasks a run was trained on; --untrained and --tasks measure others. data.tasks.* keys may be given
+    for tasks it was not trained on.
 
     Example: mmctl eval lab/seed0 --suite in-context --remove-long-term
+    Example: mmctl eval lab/seed0 --tasks passkey evaluation.lengths=[4,8]
+    Example: mmctl eval lab/seed0 --suite ruler --tasks niah_single_1,qa_1 --length 1024,2048 --samples 50
     """
     import json
     import sys
 
-    from mmctl.errors import MmctlError
+    from mmctl.cli import published
+    from mmctl.config import parse_overrides
+    from mmctl.errors import MmctlError, UsageError
     from mmctl.evaluation import evaluate as measure
     from mmctl.evaluation import file_stem, wanted_suites
     from mmctl.evaluation.report import print_scores
@@ -64,12 +103,23 @@ def evaluate(
     from mmctl.runs import RunFolder, runs_root
     from mmctl.runs.files import json_ready
 
-    delay, overrides = split_arguments(list(arguments or []))
-    named = list(dict.fromkeys(suite or []))
-    for name in named:
-        suite_tasks(name)  # a wrong name is said before the model is loaded
     folder = RunFolder.find(runs_root(runs), run)
-    config = with_overrides(folder.config(), overrides)
+    own = folder.config()
+    delay, overrides = split_arguments(list(arguments or []), own.data.tasks_in_mixture())
+    picked = published.listed("--tasks", tasks)
+    named = list(dict.fromkeys(suite or []))
+    special = [name for name in named if name in published.SUITES]
+    if special:
+        asked = published.Asked(picked, length, shots, samples, data or [], classes, position)
+        asked.check(named)
+    elif any((length, shots, samples, data, classes)) or position != "ruler":
+        raise UsageError(f"--length, --shots, --samples, --data, --classes, --position: belong to {published.NAMES}")
+    else:
+        named = named or suites_of(picked)
+        for name in named:
+            suite_tasks(name)  # a wrong name is said before the model is loaded
+        check_tasks(picked, named)
+    config = with_overrides(own, overrides)
 
     import torch
 
@@ -79,27 +129,41 @@ def evaluate(
     place = pick_device(device)
     torch.set_num_threads(config.training.threads)
     suites = named or wanted_suites(config)
-    check_corpora(folder, config, suites)
+    check_corpora(folder, config, [] if special else suites, picked)
     model, trained_as, step = load_trained(folder, place)
-    mark = settings_mark(trained_as, config)
+    mark = settings_mark(trained_as, config) + mark_of(
+        {k: v for k, v in parse_overrides(overrides).items() if "tasks." in k}
+    )
+    mark += mark_of({"tasks": "-".join(picked)}) if picked and not special else ""
     if not folder.finished:
         mark += f"+step={step}"
     results: dict[str, dict[str, Any]] = {}
     with Reporter() as listener:
         for name in suites:
-            result = measure(
-                model,
-                config,
-                name,
-                remove_long_term=remove_long_term,
-                delay=delay,
-                device=place,
-                untrained=bool(named),
-                progress=lambda what, done, total: listener(Progress(folder.label, f"evaluating {what}", done, total)),
-            )
+
+            def told(what: str, done: int, total: int) -> None:
+                listener(Progress(folder.label, f"evaluating {what}", done, total))
+
+            if special:
+                with model.evaluation_changes(remove_long_term=remove_long_term, delay=delay):
+                    result = published.measure(name, folder, model, asked, config, told)
+                result["changes"] = {"remove_long_term": remove_long_term, "delay": delay}
+                also = mark_of({"settings": json.dumps(result["settings"], sort_keys=True)})
+            else:
+                result = measure(
+                    model,
+                    config,
+                    name,
+                    remove_long_term=remove_long_term,
+                    delay=delay,
+                    device=place,
+                    untrained=untrained,
+                    tasks=picked or None,
+                    progress=told,
+                )
+                # Measured on tasks it was not trained on, too: another evaluation than the run's own.
+                also = "+untrained" if result["untrained"] else ""
             result["step"] = step
-            # Measured on tasks it was not trained on, too: another evaluation than the run's own.
-            also = "+untrained" if result["untrained"] else ""
             results[file_stem(name, remove_long_term, delay) + also + mark] = result
     measured = {stem: result for stem, result in results.items() if result["scores"]}
     for stem, result in measured.items():
@@ -109,7 +173,10 @@ def evaluate(
     if as_json:
         print(json.dumps(json_ready(list(results.values())), indent=2, allow_nan=False))
     else:
-        print_scores(*results.values(), details=details)
+        if special:
+            published.show(results.values(), details)
+        else:
+            print_scores(*results.values(), details=details)
         for stem in measured:
             print(folder.path / "eval" / f"{stem}.json", file=sys.stderr)
     if not measured:
@@ -117,19 +184,26 @@ def evaluate(
         raise MmctlError(f"{folder.label}: nothing could be measured ({reasons or 'no suite asked for'})")
 
 
-def split_arguments(words: list[str]) -> tuple[int | None, list[str]]:
-    """m and the `evaluation.*` overrides. UsageError for anything else: a trained run is what it is."""
+def split_arguments(words: list[str], trained: Sequence[str] = ()) -> tuple[int | None, list[str]]:
+    """m and the overrides: evaluation.*, and data.tasks.* of tasks not `trained` on. UsageError for anything else: a trained
+    run is what it is."""
     from dataclasses import fields
 
     from mmctl.config import parse_overrides
+    from mmctl.data import TASKS
     from mmctl.errors import UsageError, nearest
     from mmctl.evaluation import EvaluationConfig
 
     typed = parse_overrides(words)
     valid = ["m", *(f"evaluation.{f.name}" for f in fields(EvaluationConfig))]
     for key in typed:
-        if key not in valid:
-            raise UsageError(f'"{key}": mmctl eval takes m=M and evaluation.* keys{nearest(key, valid, "keys")}')
+        task = key.removeprefix("data.tasks.").partition(".")[0] if key.startswith("data.tasks.") else None
+        if task in trained:
+            raise UsageError(f'"{key}": the run was trained on {task} as it is; mmctl train makes another')
+        if key not in valid and task not in TASKS:
+            raise UsageError(
+                f'"{key}": mmctl eval takes m=M, evaluation.* and data.tasks.* keys{nearest(key, valid, "keys")}'
+            )
     if "m" not in typed:
         return None, words
     text = str(typed["m"]).strip()
@@ -145,7 +219,36 @@ def with_overrides(config: Any, overrides: list[str]) -> Any:
     return from_dict({**to_dict(config), **parse_overrides(overrides)})
 
 
-def check_corpora(folder: Any, config: Any, suites: list[str]) -> None:
+def suites_of(tasks: Sequence[str]) -> list[str]:
+    """Suites that these tasks belong to. UsageError with the nearest name for one that is no task."""
+    from mmctl.data import task_class
+
+    return list(dict.fromkeys(task_class(name).dimension for name in tasks))
+
+
+def check_tasks(tasks: Sequence[str], suites: Sequence[str]) -> None:
+    from mmctl.data import task_class
+    from mmctl.errors import UsageError
+
+    for name in tasks:
+        if task_class(name).dimension not in suites:
+            raise UsageError(
+                f"--tasks {name}: belongs to suite {task_class(name).dimension}, not to {', '.join(suites)}"
+            )
+
+
+def mark_of(settings: Mapping[str, Any]) -> str:
+    """What such settings add to a file's name: in words, or hashed where they are long."""
+    import hashlib
+
+    from mmctl.evaluation.suites import LONGEST_MARK
+
+    words = "".join(f"+{key.removeprefix('data.tasks.')}={value}" for key, value in sorted(settings.items()))
+    plain = len(words) <= LONGEST_MARK and "/" not in words
+    return words if plain else f"+settings={hashlib.sha256(words.encode()).hexdigest()[:8]}"
+
+
+def check_corpora(folder: Any, config: Any, suites: list[str], tasks: Sequence[str] = ()) -> None:
     """MmctlError if a suite reads a corpus whose content is no longer what the run was trained on: text that it calls
     held out may have been trained on. Runs that did not record their corpora are not checked."""
     from mmctl.data import build_task
@@ -154,7 +257,7 @@ def check_corpora(folder: Any, config: Any, suites: list[str]) -> None:
 
     recorded = folder.provenance().get("corpora") or {}
     for suite in suites:
-        for task in suite_tasks(suite):
+        for task in tasks or suite_tasks(suite):
             if task in recorded and build_task(task, config.data).fingerprint() != recorded[task]:
                 raise MmctlError(
                     f"{folder.label}: the corpus of {task} (data.text={config.data.text or 'null'}) is not the one it was "

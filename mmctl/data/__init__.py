@@ -19,6 +19,11 @@ TASKS: dict[str, str | type] = {
     "recall": "mmctl.data.recall:Recall",
     "icl": "mmctl.data.icl:InContext",
     "text": "mmctl.data.text:Text",
+    "docs_qa": "mmctl.data.docs_qa:DocsQA",
+    "passkey": "mmctl.data.passkey:Passkey",
+    "regbench": "mmctl.data.regbench:RegBench",
+    "induction": "mmctl.data.induction:Induction",
+    "intents": "mmctl.data.intents:Intents",
 }
 """Name -> "module:Class"; plugins add their classes themselves (mmctl/plugins.py). The class carries `dimension` (its
 suite) and `Config` (its keys)."""

@@ -10,7 +10,7 @@ import contextlib
 import platform
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,11 +45,12 @@ def evaluate(
     device: str | torch.device = "cpu",
     progress: ProgressCallback | None = None,
     untrained: bool = False,
+    tasks: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Scores of `model` (on `device`, as the run's `config` built it) on every task of `suite` and every length.
 
-    Tasks that are not in the mixture are measured only if `untrained`; what is left out stands under "skipped" with
-    its reason and has no score. `remove_long_term` and `delay` (m) are undone afterwards. The result is JSON-ready.
+    Tasks that are not in the mixture are measured only if `untrained`, or named in `tasks`, which leaves out all others; what
+    is left out stands under "skipped" with its reason and has no score. `remove_long_term` and `delay` (m) are undone afterwards. The result is JSON-ready.
     Raises UsageError for an unknown suite or a change the model does not know.
     """
     settings = settings or config.evaluation
@@ -60,8 +61,9 @@ def evaluate(
     notes: dict[str, dict[str, Any]] = {}
     corpora: dict[str, Any] = {}
     plan: list[tuple[Task, int]] = []
-    for name in suite_tasks(suite):
-        if name not in trained and not untrained:
+    members = [name for name in suite_tasks(suite) if tasks is None or name in tasks]
+    for name in members:
+        if name not in trained and not untrained and tasks is None:
             skipped[name] = "not in the mixture this run was trained on"
             continue
         try:
@@ -108,7 +110,7 @@ def evaluate(
         "settings": settings_dict(config, settings),
         "scores": scores,
         "tasks": notes,
-        "untrained": [name for name in suite_tasks(suite) if name not in trained and name not in skipped],
+        "untrained": [name for name in members if name not in trained and name not in skipped],
         "skipped": skipped,
         "corpora": corpora,
         "seconds": round(time.perf_counter() - started, 3),

@@ -94,9 +94,26 @@ def test_a_run_in_progress_keeps_its_final_evaluation_free(root: Path) -> None:
     assert files(root, "half") == {"in-context+step=3"}
 
 
-def test_a_suite_given_by_name_is_measured_untrained(root: Path) -> None:
-    (evaluation,) = json.loads(run("tiny", "--runs", root, "-s", "persistent", "--json").stdout)
+def test_tasks_that_were_not_trained_on_are_measured_when_asked_for(root: Path) -> None:
+    (evaluation,) = json.loads(run("tiny", "--runs", root, "-s", "persistent", "--untrained", "--json").stdout)
     assert evaluation["untrained"] == ["facts", "text"]
+    (named,) = json.loads(run("tiny", "--runs", root, "--tasks", "text", "--json").stdout)
+    assert named["untrained"] == ["text"]
+    assert {name.partition("/")[0] for name in named["scores"]} == {"text"}
+    (longer,) = json.loads(
+        run(
+            "tiny",
+            "--runs",
+            root,
+            "--tasks",
+            "induction",
+            "data.tasks.induction.markers=3",
+            "evaluation.lengths=[2]",
+            "--json",
+        ).stdout
+    )
+    assert list(longer["tasks"]) == ["induction@2x"]
+    assert {"persistent+untrained+tasks=text", "persistent+untrained"} <= files(root, "tiny")
     assert "text/loss@1x" in evaluation["scores"]
 
 
@@ -107,6 +124,17 @@ def test_a_suite_given_by_name_is_measured_untrained(root: Path) -> None:
         (("tiny", "-s", "in-contxt"), 'did you mean "in-context"'),
         (("tiny", "m=0"), "m=0: expected a whole number of at least 1"),
         (("tiny", "m=many"), "m=many"),
+        (("tiny", "--tasks", "recal"), 'did you mean "recall"'),
+        (("tiny", "--tasks", "recall", "-s", "persistent"), "belongs to suite new-knowledge"),
+        (("tiny", "data.tasks.recall.pairs=3"), "was trained on recall"),
+        (("tiny", "--shots", "3"), "belong to --suite ruler"),
+        (("tiny", "-s", "ruler", "--shots", "3"), "--suite ruler has no such option"),
+        (("tiny", "-s", "ruler", "-s", "in-context"), "is measured alone"),
+        (("tiny", "-s", "ruler", "--length", "many"), '--length "many"'),
+        (("tiny", "-s", "ruler", "--tasks", "qa_3"), "qa_2"),
+        (("tiny", "-s", "ruler", "--data", "esay=x"), 'did you mean "essay"'),
+        (("tiny", "-s", "ruler", "--position", "swep"), 'did you mean "sweep"'),
+        (("tiny", "-s", "classification"), "expects one data set"),
         (("tiny", "training.steps=3"), '"training.steps": mmctl eval takes'),
         (("tiny", "evaluation.exampels=3"), 'did you mean "evaluation.examples"'),
         (("tiny", "evaluation.examples=x"), "evaluation.examples=x"),
@@ -262,7 +290,7 @@ def test_another_corpus_is_not_taken_for_held_out_text(tmp_path: Path) -> None:
     assert isinstance(failed.exception, MmctlError)
     assert "not the one it was trained on" in str(failed.exception)
     assert (outcome.path / "eval" / "persistent.json").read_bytes() == kept
-    run(outcome.path, "-s", "in-context", "evaluation.examples=3")
+    run(outcome.path, "-s", "in-context", "--untrained", "evaluation.examples=3")
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
@@ -290,9 +318,9 @@ def test_untrained_tasks_and_other_settings_keep_files_of_their_own(root: Path, 
     run("tiny", "--runs", tmp_path)
     own = {p.stem: p.read_bytes() for p in tmp_path.rglob("eval/*.json")}
     assert set(own) == {"new-knowledge", "in-context"}
-    run("tiny", "--runs", tmp_path, "-s", "persistent")
+    run("tiny", "--runs", tmp_path, "-s", "persistent", "--untrained")
     run("tiny", "--runs", tmp_path, "-s", "new-knowledge", "-s", "in-context", "evaluation.examples=9")
-    run("tiny", "--runs", tmp_path, "-s", "persistent", "--remove-long-term")
+    run("tiny", "--runs", tmp_path, "-s", "persistent", "--remove-long-term", "--untrained")
     marked = files(tmp_path, "tiny") - set(own)
     assert {"persistent+untrained", "persistent+remove-long-term+untrained"} <= marked
     assert sum(stem.endswith("+examples=9") for stem in marked) == 2
