@@ -39,9 +39,9 @@ def command(
         bool, typer.Option("--json", help="Print a list of objects, one for each prompt length, on stdout.")
     ] = False,
 ) -> None:
-    """Tokens a second, greedy, float32, one token a step; and the bytes that each token in the cache holds.
+    """Decoding beside computing everything again and beside the transformer; bytes a cached token.
 
-    Cached: prefill, then a step a token. Recomputed: a whole forward pass a token, logits at its last position only. All
+    Greedy, float32, one token a step. Cached: prefill, then a step a token. Recomputed: a whole forward pass a token, logits at its last position only. All
     run in one process, taking turns; numbers are medians. Weights are random: speed does not depend on them.
     """
     results = []

@@ -7,9 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
+from mmctl.cli import complete
+
 
 def generate(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run: its folder, name, name/seedK or identity.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run: its folder, name, name/seedK or identity.",
+            autocompletion=complete.run_names,
+        ),
+    ],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to continue; - reads it from stdin, as it is.")],
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to make.")] = 128,
     temperature: Annotated[
@@ -38,8 +47,9 @@ def generate(
         bool, typer.Option("--json", help="Print one object at the end instead of text as it comes.")
     ] = False,
 ) -> None:
-    """Continue TEXT with a run's newest checkpoint, on stdout as it is made. Only tokens of text are drawn, no symbols of
-    synthetic tasks.
+    """Continue TEXT with a run, token by token.
+
+    The newest checkpoint writes to stdout as it goes. Only tokens of text are drawn, no symbols of synthetic tasks.
 
     Example: mmctl generate lab/seed0 "def main(" --temperature 0.8 --top-p 0.95 --stop "\\n\\n"
     """
