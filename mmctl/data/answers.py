@@ -35,17 +35,17 @@ def answered(texts: list[tuple[bytes, bytes]], length: int, depths: list[float])
 def answer_scores(batch: Batch, losses: np.ndarray, correct: np.ndarray) -> dict[str, Ratio]:
     """`accuracy` of whole answers, also by depth; `accuracy-bytes` and `loss` of their bytes."""
     labelled = batch.labelled
-    right = (correct | ~labelled).all(axis=1) & labelled.any(axis=1)
-    asked = labelled.any(axis=1).astype(np.int64)
+    right = ((correct | ~labelled).all(axis=1) & labelled.any(axis=1)).astype(np.int64)
+    asked: np.ndarray = labelled.any(axis=1).astype(np.int64)
     scores = {
-        "accuracy": Ratio(right.astype(np.int64), asked, accuracy=True),
+        "accuracy": Ratio(right, asked, accuracy=True),
         "accuracy-bytes": hits(labelled, correct),
         "loss": mean_loss(labelled, losses),
     }
     place = batch.extras["depth"].max(axis=1)
     for depth in range(DEPTHS):
-        there = (place == depth).astype(np.int64) * asked
-        scores[f"accuracy-depth{depth}"] = Ratio(right * there, there, accuracy=True)
+        there = np.asarray((place == depth) * asked)
+        scores[f"accuracy-depth{depth}"] = Ratio(np.asarray(right * there), there, accuracy=True)
     return scores
 
 

@@ -128,11 +128,12 @@ def _episode(rng: np.random.Generator, fewest: int, most: int, longest: int) -> 
     """Strings of one new automaton joined by "|", and for each position the set of what is allowed there, as bits (0 at "|")."""
     table = random_automaton(rng)
     bits = ((table >= 0) << np.arange(SYMBOLS)).sum(axis=1)
-    symbols, allowed = [], []
+    symbols: list[np.ndarray] = []
+    allowed: list[np.ndarray] = []
     for _ in range(int(rng.integers(fewest, most + 1))):
         string, states = walk(table, rng, int(rng.integers(1, longest + 1)))
-        symbols += [string, [SYMBOLS]]
-        allowed += [bits[states], [0]]
+        symbols += [string, np.array([SYMBOLS])]
+        allowed += [bits[states], np.array([0])]
     return np.concatenate(symbols[:-1]), np.concatenate(allowed[:-1])
 
 

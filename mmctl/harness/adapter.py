@@ -40,7 +40,7 @@ class MmctlLM(TemplateLM):
                 raise UsageError("--model_args: expected run=RUN, as `mmctl runs list` prints it")
             model, tokenizer = _load(str(run), runs, device or "cpu")
         self.model, self.tokenizer = model, tokenizer
-        self.batch = batch_size if isinstance(batch_size, int) else int(batch_size) if str(batch_size).isdigit() else 16
+        self.batch = int(str(batch_size)) if str(batch_size).isdigit() else 16
         self._device = model.embedding.weight.device
 
     @property
@@ -87,7 +87,7 @@ class MmctlLM(TemplateLM):
                 self.model,
                 self.tokenizer,
                 prompts,
-                max_tokens=int(settings.get("max_gen_toks", settings.get("max_tokens", MAX_TOKENS))),
+                max_tokens=int(settings.get("max_gen_toks") or settings.get("max_tokens") or MAX_TOKENS),
                 sampling=_sampling(settings),
                 stop=[s for s in ([stop] if isinstance(stop, str) else stop) if s],
                 batch=self.batch,

@@ -90,8 +90,8 @@ def measure(
                 or not applied
             ):
                 continue
-            error = values.get(f"{metric}_stderr,{applied}")
-            spread = None if not isinstance(error, int | float) else [value - 1.96 * error, value + 1.96 * error]
+            wide = values.get(f"{metric}_stderr,{applied}")
+            spread = None if not isinstance(wide, int | float) else [value - 1.96 * wide, value + 1.96 * wide]
             label = metric if applied == "none" else f"{metric}-{applied}"
             scores[f"{task}/{label}@{given}shots"] = {"value": float(value), "n": count, "interval": spread}
     return {

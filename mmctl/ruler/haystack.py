@@ -65,9 +65,10 @@ def _read(path: Path) -> str:
             found = json.loads(text)
         except (ValueError, RecursionError):
             raise UsageError(f"{path}: is not JSON") from None
-        text = found.get("text") if isinstance(found, dict) else None
-        if not isinstance(text, str):
+        inside = found.get("text") if isinstance(found, dict) else None
+        if not isinstance(inside, str):
             raise UsageError(f'{path}: expected a JSON object with a "text" string')
+        text = inside
     if not text.split():
         raise UsageError(f"{path}: is empty: expected prose for a haystack")
     return text

@@ -285,4 +285,4 @@ def _check_references(top: Section, arms: tuple[Arm, ...]) -> None:
             if wanted not in names or wanted == arm.name:
                 part.fail(key, f'"{wanted}": expected another arm{nearest(wanted, names, "arms")}')
         if arm.match and next(a for a in arms if a.name == arm.match.of).match:
-            part.fail("match.parameters_of", f'"{arm.match.parameters_of}" is matched itself: name the arm it follows')
+            part.fail(f"match.{arm.match.what}_of", f'"{arm.match.of}" is matched itself: name the arm it follows')

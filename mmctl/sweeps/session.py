@@ -95,7 +95,8 @@ def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -
     from mmctl.sweeps.results import versions
 
     resting = idle(plan, root, options)
-    resources, notes = Resources(), []
+    resources = Resources()
+    notes: list[str] = []
     if not resting:  # runs of another machine can be reported on one that could not make them
         resources, notes = preflight.resources(plan, where.jobs, where.gpus)
         _, totals = estimates.table(plan, root, resources.jobs)

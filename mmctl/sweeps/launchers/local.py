@@ -200,7 +200,7 @@ class LocalLauncher:
                 raise MmctlError(f"workers do not start ({_cause(code)}): {self._last_line(place)}")
         if job is None:
             return []
-        values = {"state": "lost", "reason": f"its worker {_cause(code)}", "path": None}
+        values: dict[str, Any] = {"state": "lost", "reason": f"its worker {_cause(code)}", "path": None}
         killed = memory.killed()
         if code == -signal.SIGKILL and killed > self.kernel_kills:  # the kernel says that it was for memory
             values |= {"state": "failed", "reason": memory.reason(from_dict(job.config)), "unrecorded": True}
