@@ -36,7 +36,7 @@ def answer_scores(batch: Batch, losses: np.ndarray, correct: np.ndarray) -> dict
     """`accuracy` of whole answers, also by depth; `accuracy-bytes` and `loss` of their bytes."""
     labelled = batch.labelled
     right = ((correct | ~labelled).all(axis=1) & labelled.any(axis=1)).astype(np.int64)
-    asked: np.ndarray = labelled.any(axis=1).astype(np.int64)
+    asked = np.asarray(labelled.any(axis=1), dtype=np.int64)
     scores = {
         "accuracy": Ratio(right, asked, accuracy=True),
         "accuracy-bytes": hits(labelled, correct),
