@@ -21,6 +21,8 @@ FIGURES: dict[str, str] = {
     "extrapolation": "mmctl.plots.extrapolation",
     "bandwidth": "mmctl.plots.bandwidth",
     "loss": "mmctl.plots.loss",
+    "shots": "mmctl.plots.shots",
+    "depth": "mmctl.plots.depth",
 }
 
 

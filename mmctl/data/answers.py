@@ -33,13 +33,13 @@ def answered(texts: list[tuple[bytes, bytes]], length: int, depths: list[float])
 
 
 def answer_scores(batch: Batch, losses: np.ndarray, correct: np.ndarray) -> dict[str, Ratio]:
-    """`accuracy` of whole answers, also by depth; `accuracy-bytes` and `loss` of their bytes."""
+    """`accuracy` of whole answers, also by depth; `bytes-right` and `loss` of their bytes."""
     labelled = batch.labelled
     right = ((correct | ~labelled).all(axis=1) & labelled.any(axis=1)).astype(np.int64)
     asked = np.asarray(labelled.any(axis=1), dtype=np.int64)
     scores = {
         "accuracy": Ratio(right, asked, accuracy=True),
-        "accuracy-bytes": hits(labelled, correct),
+        "bytes-right": Ratio(hits(labelled, correct).total, labelled.sum(axis=1)),
         "loss": mean_loss(labelled, losses),
     }
     place = batch.extras["depth"].max(axis=1)

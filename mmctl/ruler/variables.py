@@ -11,7 +11,7 @@ from mmctl.ruler.prompts import NOISE, VARIABLES
 HOPS = 4
 EXAMPLE_LINES = 5
 """Lines of noise in the worked example, which the published one fits into 500 tokens."""
-EXAMPLE_FROM = 1024
+EXAMPLE_FROM = 2048
 """Length in tokens from which the worked example is given: below, it would take most of the room (our choice)."""
 
 

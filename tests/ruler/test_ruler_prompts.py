@@ -118,7 +118,7 @@ def test_essay_needles_stand_between_whole_sentences() -> None:
 
 
 def test_variables_form_one_chain_behind_a_solved_example() -> None:
-    for sample in drawn("vt", 2000):
+    for sample in drawn("vt", 2100):
         problems = re.findall(r"Memorize and track.*?they are: ", sample.prompt, re.DOTALL)
         assert len(problems) == 2
         for problem, letters in zip(problems, (3, 5), strict=True):
