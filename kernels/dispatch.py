@@ -53,7 +53,8 @@ def choose_path(path: str, operation: str, tensor: torch.Tensor, *widths: int) -
 
 
 def path_taken(operation: str, device: torch.device, dtype: torch.dtype, *widths: int) -> str:
-    """What ``"auto"`` takes on such tensors, for a person: ``"triton"``, or ``"native"`` with the reason in brackets."""
+    """What ``"auto"`` takes on such tensors, for a person: ``"triton"``, or ``"native"`` with the reason in
+    brackets."""
     reason = _reason(operation, device, dtype, *widths)
     return "triton" if reason is None and device.type == "cuda" else f"native ({_short(reason, device)})"
 

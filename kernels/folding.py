@@ -69,7 +69,8 @@ class Group:
         return fold(part.expand(batch, heads, -1, -1), self.by_head)
 
     def contiguous(self, name: str, tensor: torch.Tensor, dtype: torch.dtype, scratch: Scratch) -> torch.Tensor:
-        """This group's part of a (B, H, ...) tensor as contiguous (g, ...) in ``dtype``: itself, or a copy in a buffer."""
+        """This group's part of a (B, H, ...) tensor as contiguous (g, ...) in ``dtype``: itself, or a copy in a
+        buffer."""
         part = self.of(tensor)
         batch, heads, *rest = part.shape
         ordered = part.transpose(0, 1) if self.by_head else part

@@ -1,8 +1,9 @@
 """``python -m mmctl.kernels.inspect``: compiles every Triton kernel without a GPU and checks what came out.
 
-One row a kernel and configuration: registers, spilled bytes, shared memory against the architecture's limit, tensor-core
-instructions (wgmma on sm_90, tcgen05 on sm_100, mma.sync elsewhere), whether the assembler serialised wgmma, float64
-instructions, atomics; and once a kernel, the number of variants over 64 <= m <= 256. Exits with 1 where a gate fails:
+One row a kernel and configuration: registers, spilled bytes, shared memory against the architecture's limit,
+tensor-core instructions (wgmma on sm_90, tcgen05 on sm_100, mma.sync elsewhere), whether the assembler serialised
+wgmma, float64 instructions, atomics; and once a kernel, the number of variants over 64 <= m <= 256. Exits with 1 where
+a gate fails:
 
 - no spills, shared memory (and on sm_100 tensor memory) within the limit, no float64, no atomics, no serialised wgmma;
 - on sm_90 with 16-bit inputs of head width 64 or more, wgmma in every kernel of `memory_attention`;

@@ -186,9 +186,9 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Keys (B, H, T, D) laid out as (H, B, T, D), state sum and maximum, then what the backward needs.
 
-    That is ||y|| (B, H, T), the exponents (B, H, 2 or 3, T'), and the keys before rounding for low precision: the gradient of the decays
-    lives on what cancels in x . dx, so the direction of kbar is needed to float32, which keys of 16 bits do not
-    hold. For wider keys the last result is empty.
+    That is ||y|| (B, H, T), the exponents (B, H, 2 or 3, T'), and the keys before rounding for low precision: the
+    gradient of the decays lives on what cancels in x . dx, so the direction of kbar is needed to float32, which keys of
+    16 bits do not hold. For wider keys the last result is empty.
     """
     batch, heads, length, width = x.shape
     work = parameter_dtype(x.dtype)

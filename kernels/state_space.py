@@ -1,13 +1,16 @@
-"""The recurrence of Mamba-2: a matrix state a head, decayed by one scalar a step (arXiv 2405.21060, state-space duality).
+"""The recurrence of Mamba-2: a matrix state a head, decayed by one scalar a step (arXiv 2405.21060, state-space
+duality).
 
     h_t = alpha_t h_{t-1} + b_t x_t^T        (N x P, x_t already multiplied by the step Delta_t)
     y_t = c_t^T h_t
 
-The native path is chunked: inside a chunk of K positions the recurrence is a masked [K, K] product, chunks hand on their
-state. Decays enter as logarithms and only differences of their sums are exponentiated, each at most 0, so nothing overflows
-however long the sequence. It is built of torch operations, which differentiate it and count its FLOPs themselves.
+The native path is chunked: inside a chunk of K positions the recurrence is a masked [K, K] product, chunks hand on
+their state. Decays enter as logarithms and only differences of their sums are exponentiated, each at most 0, so nothing
+overflows however long the sequence. It is built of torch operations, which differentiate it and count its FLOPs
+themselves.
 
-Shape suffixes: B sequences, H heads, G groups of heads that share b and c, T positions, P head width, N state size a channel.
+Shape suffixes: B sequences, H heads, G groups of heads that share b and c, T positions, P head width, N state size a
+channel.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ def state_space_scan(
         b, c: (B, G, T, N), G dividing H: heads hG/H share one.
         documents: (B, T) non-decreasing int ids; the state is empty again at the start of each.
         state: (B, H, N, P) before the first position, of that position's document. None: empty.
-        window: r >= 1 reads only the last r positions: h_t - alpha_{t-r+1:t} h_{t-r} (Stuffed Mamba, arXiv 2410.07145), the
+        window: r >= 1 reads only the last r positions: h_t - alpha_{t-r+1:t} h_{t-r} (Stuffed Mamba, arXiv 2410.07145),
+        the
             product of decays from sums of logarithms. Outputs only: the returned state is the whole one.
         path: "auto" and "native" are the chunked form, "reference" the recurrence itself, step by step.
 

@@ -107,7 +107,8 @@ class _Worker:
 
 
 def _serve(connection: Connection, function: Callable[[Any], Any], errors: str) -> None:
-    """Answer tasks until there is None, or nobody, left. What the compiler prints while it dies goes to a file of its own."""
+    """Answer tasks until there is None, or nobody, left. What the compiler prints while it dies goes to a file of its
+    own."""
     sys.stderr.flush()
     file = os.open(errors, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(file, 2)

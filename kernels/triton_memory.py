@@ -1,7 +1,7 @@
 """Launches the Triton kernels of `memory_attention`; same signatures and layouts as the native path.
 
-Nothing is copied: kernels take every stride, an expanded (stride 0) or transposed gradient included. Imported only where
-the path is used, so that the package needs no Triton otherwise.
+Nothing is copied: kernels take every stride, an expanded (stride 0) or transposed gradient included. Imported only
+where the path is used, so that the package needs no Triton otherwise.
 """
 
 from __future__ import annotations

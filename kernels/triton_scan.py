@@ -1,20 +1,20 @@
 """Triton kernels of `key_scan`: a chunk a program, and a pass over chunk ends between two of them.
 
-Forward: `state` reduces each chunk to its sum and maximum, `carry` runs over the chunks of a head and leaves at each the
-state it starts from, `keys` multiplies chunks out. Backward, in the other direction: `adjoint`, `carry_adjoint`,
+Forward: `state` reduces each chunk to its sum and maximum, `carry` runs over the chunks of a head and leaves at each
+the state it starts from, `keys` multiplies chunks out. Backward, in the other direction: `adjoint`, `carry_adjoint`,
 `gradient`; they compute a chunk's sums again instead of storing them.
 
 Within a chunk c_t is the sum of the log decays up to t and e_i = a_i - c_i; y_t = sum_{i<=t} exp(e_i - M_t) x_i with
-M_t the running maximum of e (carried state included, -inf where nothing is open yet) is kbar_t up to a factor, which the
-norm removes. One scalar a head and step makes that a [C, C] x [C, D] product. Sums of decays never cross a chunk, so
-float32 holds them. Products are float32-accurate whatever the dtype of x, as three TF32 products ("tf32x3"): the
+M_t the running maximum of e (carried state included, -inf where nothing is open yet) is kbar_t up to a factor, which
+the norm removes. One scalar a head and step makes that a [C, C] x [C, D] product. Sums of decays never cross a chunk,
+so float32 holds them. Products are float32-accurate whatever the dtype of x, as three TF32 products ("tf32x3"): the
 gradient of the decays lives on what cancels in x . dx.
 
 The pass over chunk ends is the only serial part. It takes G chunks a step as one [G, G] x [G, D] product of the same
 form, so its length is T / (C G) steps and not T / C, each of which would wait for memory.
 
-Shape legend: C positions of a chunk, G chunks of a group, D width padded to a power of two. The last row of a chunk past
-the end of the sequence repeats the last position: closed gates, no decay.
+Shape legend: C positions of a chunk, G chunks of a group, D width padded to a power of two. The last row of a chunk
+past the end of the sequence repeats the last position: closed gates, no decay.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def store_chunk(base, tile, begin, length, stride_t, stride_d, WIDTH: tl.constex
 
 @triton.jit
 def backwards():  # -> chunk, head, batch
-    """This program's place, counted from the end: the second kernel over x finds what the first read last in the cache."""
+    """This program's place, counted from the end: the second kernel over x finds what the first read last in the
+    cache."""
     head = tl.num_programs(1) - 1 - tl.program_id(1)
     batch = tl.num_programs(2) - 1 - tl.program_id(2)
     return tl.num_programs(0) - 1 - tl.program_id(0), head.to(tl.int64), batch.to(tl.int64)
@@ -492,9 +493,10 @@ def key_scan_gradient_kernel(
 ):
     """dx_i = sum_{t>=i} exp(e_i - M_t) dy_t, da_i = x_i . dx_i, and the gradient of the log decays.
 
-    The state at the end is the last row of y, so its gradient joins the last row of dy. A log decay at t scales what was
-    summed before t in every later row. Rows are projected, y_t . dy_t = 0 except for the state's, and so its gradient
-    is what the state passes on, less what comes from t on: dy_last . y_last - sum_{i>=t} da_i, in t's document.
+    The state at the end is the last row of y, so its gradient joins the last row of dy. A log decay at t scales what
+    was summed before t in every later row. Rows are projected, y_t . dy_t = 0 except for the state's, and so its
+    gradient is what the state passes on, less what comes from t on: dy_last . y_last - sum_{i>=t} da_i, in t's
+    document.
     """
     index, head, batch = backwards()
     begin = index * C

@@ -27,8 +27,8 @@ MAX_WIDTH = 128
 SCAN_CHUNK = 32
 """Positions of a chunk of `key_scan`, on every architecture.
 
-Its float32-accurate [C, C] x [C, D] products fill the registers: C = 64 spills everywhere, and states between chunks are
-already few at 32 (6% of the bytes of x in 16 bits)."""
+Its float32-accurate [C, C] x [C, D] products fill the registers: C = 64 spills everywhere, and states between chunks
+are already few at 32 (6% of the bytes of x in 16 bits)."""
 CARRY_CHUNKS = 32
 """Chunks a step of the serial pass of `key_scan`: 4,096 positions are 4 steps, 65,536 are 64."""
 CARRY_WARPS = 8

@@ -1,4 +1,5 @@
-"""Triton kernels of `value_extract` and their launch: one pass over psi forward, one over psi and the gradient backward.
+"""Triton kernels of `value_extract` and their launch: one pass over psi forward, one over psi and the gradient
+backward.
 
 Shape legend: R positions of a program, D width padded to a power of two. Everything inside is float32.
 """

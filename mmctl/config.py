@@ -31,8 +31,8 @@ NOT_IDENTITY = (
 """Keys (or prefixes) that cannot change what is trained; a run's folder is found without them."""
 
 AS_BEFORE = {"training.compile": False, "model.value_look_ahead": True}
-"""Keys that came after the first runs, with the value that means what those did: left out of the identity at that value,
-so that those runs keep theirs."""
+"""Keys that came after the first runs, with the value that means what those did: left out of the identity at that
+value, so that those runs keep theirs."""
 
 BY_CONTENT = ("data.text", "data.tokenizer", "data.tasks.intents.train", "data.tasks.intents.test")
 """Keys that name a file: identity takes what is in it (`data.fingerprint`)."""
@@ -154,8 +154,8 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 def identity(config: Config, corpora: Mapping[str, Any] | None = None) -> str:
-    """8 hex digits naming what is trained: the resolved config without `NOT_IDENTITY` and without the keys of tasks that are
-    not in the mixture (so a new task changes no run), with corpora by content.
+    """8 hex digits naming what is trained: the resolved config without `NOT_IDENTITY` and without the keys of tasks
+    that are not in the mixture (so a new task changes no run), with corpora by content.
 
     corpora: their fingerprint when the run was made, where that is known; by default what they are now.
     """

@@ -1,7 +1,7 @@
 """Is this machine ready: what runs depend on, each looked at for itself, with what to do about it.
 
-Every check returns a `Line`; what it looks at failing is its result, never an exception. Nothing is changed: what a check
-writes it takes away again.
+Every check returns a `Line`; what it looks at failing is its result, never an exception. Nothing is changed: what a
+check writes it takes away again.
 """
 
 from __future__ import annotations

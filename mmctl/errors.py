@@ -9,7 +9,8 @@ EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_SIGINT, EXIT_SIGTERM = 0, 1, 2, 130, 14
 
 
 def printable(text: str) -> str:
-    """`text` with everything that steers a terminal or hides (escape sequences, newlines, text direction) spelled out."""
+    """`text` with everything that steers a terminal or hides (escape sequences, newlines, text direction) spelled
+    out."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

@@ -6,9 +6,9 @@
 `--plugin my_module` (a dotted name, or the path of a .py file) or MMCTL_PLUGINS, names separated as in PATH, which is
 also how worker processes learn of them. Nothing is ever imported because a run's folder or a configuration asks for it.
 
-A run that uses a plugin's model or task records the plugin's name and the SHA-256 of its source in its configuration, and
-its identity holds that hash: other source, another run. Runs that use nothing of it are not touched by its being loaded.
-Importing this module imports neither torch nor a plugin.
+A run that uses a plugin's model or task records the plugin's name and the SHA-256 of its source in its configuration,
+and its identity holds that hash: other source, another run. Runs that use nothing of it are not touched by its being
+loaded. Importing this module imports neither torch nor a plugin.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _TASK = re.compile(r"[a-z][a-z0-9_]{0,59}")
 
 @dataclass(frozen=True)
 class Plugin:
-    """A loaded plugin. `name` is what configurations record, `word` what loads it again from anywhere on this machine."""
+    """A loaded plugin. `name` is what configurations record, `word` what loads it again from anywhere on this
+    machine."""
 
     name: str
     word: str

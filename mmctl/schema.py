@@ -1,8 +1,8 @@
 """The typed tree of the configuration: which keys there are, what a value must be, and what was probably meant.
 
-OmegaConf checks and converts, key by key; since no key's kind depends on another's value, each (key, value) is converted
-once in a process and a configuration is then put together from plain dataclasses. A sweep of a thousand cells asks for the
-same few hundred values over and over.
+OmegaConf checks and converts, key by key; since no key's kind depends on another's value, each (key, value) is
+converted once in a process and a configuration is then put together from plain dataclasses. A sweep of a thousand cells
+asks for the same few hundred values over and over.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Schema:
         return made
 
     def convert(self, key: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """(key, converted value) of the leaves that `key=value` sets: one, or those of a mapping given for a section."""
+        """(key, converted value) of the leaves that `key=value` sets: one, or those of a mapping given for a
+        section."""
         memory = (key, type(value), value) if isinstance(value, str | int | float | bool | None) else None
         if memory is None or memory not in self._converted:
             found = list(self._convert(key, value))

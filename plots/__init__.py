@@ -1,9 +1,9 @@
 """The figures, one file each. A new figure is one file here and one line in `FIGURES`.
 
-A figure's module has `collect(...)`, which reads runs or a sweep into plain data; `plot(data)`, which turns that data into
-a `matplotlib.figure.Figure` and touches nothing else; `draw_sweep(sweep, directory)`, which does both and saves;
-`command(...)`, what `mmctl plot <figure>` runs; and, where it does not depend on all results, `shows(results)`. Modules are named here as strings and imported when first used, so that
-`mmctl --help` stays fast.
+A figure's module has `collect(...)`, which reads runs or a sweep into plain data; `plot(data)`, which turns that data
+into a `matplotlib.figure.Figure` and touches nothing else; `draw_sweep(sweep, directory)`, which does both and saves;
+`command(...)`, what `mmctl plot <figure>` runs; and, where it does not depend on all results, `shows(results)`. Modules
+are named here as strings and imported when first used, so that `mmctl --help` stays fast.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ averaged over sequences in evaluation mode, one thin curve per head and their me
 transformer with positions depends on them everywhere; a mosaic's curve is flat far from the end and peaks near it.
 Memory Mosaics v2 (arXiv 2507.03285) promises the same split into its long- and short-term memories.
 
-Two numbers say the same without eyes. *Flatness* is the coefficient of variation over the visible positions further than
-`near` before the query (0 = perfectly flat), beside the part of it that sampling noise alone would give; *peak mass* is the
-weight on the last `near` positions. Both are taken per head and averaged over heads.
+Two numbers say the same without eyes. *Flatness* is the coefficient of variation over the visible positions further
+than `near` before the query (0 = perfectly flat), beside the part of it that sampling noise alone would give; *peak
+mass* is the weight on the last `near` positions. Both are taken per head and averaged over heads.
 """
 
 from __future__ import annotations

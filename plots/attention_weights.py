@@ -1,4 +1,5 @@
-"""What the attention-distribution figure shows: weights of the last query, measured on held-out sequences of a run's data."""
+"""What the attention-distribution figure shows: weights of the last query, measured on held-out sequences of a run's
+data."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ class Distribution:
 
 
 def measure(model: Any, batches: Iterator[Any]) -> tuple[dict[str, Panel], int]:
-    """Panels and number of sequences from `batches` of tokens, (b, T) int64 tensors, through the model's own operations."""
+    """Panels and number of sequences from `batches` of tokens, (b, T) int64 tensors, through the model's own
+    operations."""
     import torch
 
     total: dict[str, NDArray[np.float64]] = {}
@@ -113,9 +115,10 @@ def collect(
 ) -> list[Distribution]:
     """Measure each run on the same held-out sequences of `task`.
 
-    length: tokens a sequence (default: the training length the runs share); task: default `text` where the run trained on
-    it, else its heaviest task; near: how many last positions count as the peak (default: the widest short-term window
-    among the runs, a quarter of the length where none has one). Raises UsageError for a length or task that cannot be.
+    length: tokens a sequence (default: the training length the runs share); task: default `text` where the run trained
+    on it, else its heaviest task; near: how many last positions count as the peak (default: the widest short-term
+    window among the runs, a quarter of the length where none has one). Raises UsageError for a length or task that
+    cannot be.
     """
     import torch
 

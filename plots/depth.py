@@ -1,7 +1,7 @@
 """Heat map of depth against length: where in the context does what is asked for still get found?
 
-From the evaluations of runs that score by depth: RULER's tasks, passkey, docs_qa. Depth 0 is the beginning of the context,
-in fifths; one panel a run and task.
+From the evaluations of runs that score by depth: RULER's tasks, passkey, docs_qa. Depth 0 is the beginning of the
+context, in fifths; one panel a run and task.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def collect(runs: Sequence[RunFolder], tasks: Sequence[str] = ()) -> list[Cell]:
 
 
 def plot(cells: Sequence[Cell]) -> Figure:
-    """One panel a run and task; the number in each field is its accuracy in percent, an empty field was not measured."""
+    """One panel a run and task; the number in each field is its accuracy in percent, an empty field was not
+    measured."""
     panels = list(dict.fromkeys((cell.run, cell.task) for cell in cells))
     columns = min(COLUMNS, len(panels))
     lines = -(-len(panels) // columns)

@@ -1,8 +1,8 @@
 """Forest plot: every claim's paired difference with its 95% interval, the published difference beside it.
 
-Differences in one unit share a panel: accuracies in percentage points, losses in nats. A published effect is drawn where it
-can be put on our metric's scale; it is another model on another task, so that sides and order of magnitude are what can be
-compared.
+Differences in one unit share a panel: accuracies in percentage points, losses in nats. A published effect is drawn
+where it can be put on our metric's scale; it is another model on another task, so that sides and order of magnitude are
+what can be compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scores against the length they are measured at, with the training length marked: what still works beyond it?
 
-Memory Mosaics v2 (arXiv 2507.03285) trains at 4k and scores at up to 32k without fine-tuning; here the same multiples of a
-shorter training length. One row of panels an ablation, one panel a task, one line an arm.
+Memory Mosaics v2 (arXiv 2507.03285) trains at 4k and scores at up to 32k without fine-tuning; here the same multiples
+of a shorter training length. One row of panels an ablation, one panel a task, one line an arm.
 """
 
 from __future__ import annotations
@@ -208,7 +208,8 @@ def command(
         typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).", show_default=False),
     ] = None,
 ) -> None:
-    """Scores against length, the training length marked: one row an ablation, one panel a task, 95% intervals over seeds.
+    """Scores against length, the training length marked: one row an ablation, one panel a task, 95% intervals over
+    seeds.
 
     Example: mmctl plot extrapolation --ablation bandwidth --metric recall/accuracy
     """

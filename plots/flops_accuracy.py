@@ -1,8 +1,8 @@
 """Accuracy against forward FLOPs per token: our arms with their intervals, and the published points beside them.
 
-The two are apart because neither axis is the same: our models are thousands of times smaller and do other tasks, and the
-paper's FLOPs are counted by the `published` convention. What can be compared is the shape: who lies above whom at which
-cost. Every axis names its convention; conventions never share an axis.
+The two are apart because neither axis is the same: our models are thousands of times smaller and do other tasks, and
+the paper's FLOPs are counted by the `published` convention. What can be compared is the shape: who lies above whom at
+which cost. Every axis names its convention; conventions never share an axis.
 """
 
 from __future__ import annotations

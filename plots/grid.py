@@ -27,8 +27,8 @@ def ablations(results: Mapping[str, Any], wanted: Sequence[str] = ()) -> list[di
 
 
 def panels(rows: Sequence[str], columns: Sequence[str], *notes: str) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of rows x columns panels with the columns' titles above, the rows' names on the left and the notes on top. Call
-    it inside `house_style()`."""
+    """A figure of rows x columns panels with the columns' titles above, the rows' names on the left and the notes on
+    top. Call it inside `house_style()`."""
     drawn = style.figure(WIDTH, 0.75 + ROW * len(rows))
     grid = drawn.subplots(len(rows), len(columns), squeeze=False)
     for place, title in enumerate(columns):

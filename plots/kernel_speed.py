@@ -143,7 +143,8 @@ def rows(found: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def draw(path: Path, directory: Path) -> dict[str, Path]:
-    """Draw a benchmark's CSV and save the figure beside its numbers, as kernel-speed-figure.*. Returns the paths by kind."""
+    """Draw a benchmark's CSV and save the figure beside its numbers, as kernel-speed-figure.*. Returns the paths by
+    kind."""
     found = collect(path)
     shown: list[dict[str, Any]] = rows(found) or [dict.fromkeys([*Point.__dataclass_fields__, "unit"])]
     return style.save(plot(found), directory, f"{STEM}-figure", shown, title=TITLE, runs=[str(path)], n=1)

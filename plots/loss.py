@@ -1,4 +1,5 @@
-"""Training loss against tokens and against training FLOPs: one row an ablation, one line an arm, a band over its seeds."""
+"""Training loss against tokens and against training FLOPs: one row an ablation, one line an arm, a band over its
+seeds."""
 
 from __future__ import annotations
 

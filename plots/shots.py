@@ -42,7 +42,8 @@ class Point:
 
 
 def collect(runs: Sequence[RunFolder], tasks: Sequence[str] = ()) -> list[Point]:
-    """Points of every run; episodes at the longest length that reaches a number of shots. UsageError when there is none."""
+    """Points of every run; episodes at the longest length that reaches a number of shots. UsageError when there is
+    none."""
     found: dict[tuple[str, str, int], tuple[int, Point]] = {}
     for run in runs:
         for evaluation in run.evaluations().values():

@@ -2,7 +2,8 @@
 
 Figures are `matplotlib.figure.Figure` objects; pyplot is never imported, so nothing is global and no display is needed.
 The palette begins with Okabe and Ito's, which people with any common colour blindness can tell apart. It is ordered so
-that neighbours also differ in lightness, and every series has its own line style and marker, so a grey print stays readable.
+that neighbours also differ in lightness, and every series has its own line style and marker, so a grey print stays
+readable.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def series(index: int) -> Series:
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Matplotlib's settings inside the block are ours, whatever the user's matplotlibrc says; outside nothing changes."""
+    """Matplotlib's settings inside the block are ours, whatever the user's matplotlibrc says; outside nothing
+    changes."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         for name, value in RULES.items():
@@ -150,8 +152,8 @@ def save(
     """Write a figure as `stem`.png, .pdf, .csv (the plotted numbers) and .json (runs, n, date, summary numbers).
 
     drawn: the figure; directory: created if absent; rows: one mapping per plotted point, all with the same keys;
-    title: in the metadata of PNG and PDF; runs: names of the runs shown; n: how many units (sequences, seeds) stand behind
-    a plotted number; numbers: summary for the JSON. Returns the paths by kind. Each file is replaced atomically.
+    title: in the metadata of PNG and PDF; runs: names of the runs shown; n: how many units (sequences, seeds) stand
+    behind a plotted number; numbers: summary for the JSON. Returns the paths by kind. Each file is replaced atomically.
     """
     date = datetime.now(UTC)
     about = f"runs: {', '.join(runs) or 'none'}; n = {n}; {date:%Y-%m-%d %H:%M} UTC"

@@ -41,8 +41,9 @@ def command(
 ) -> None:
     """Decoding beside computing everything again and beside the transformer; bytes a cached token.
 
-    Greedy, float32, one token a step. Cached: prefill, then a step a token. Recomputed: a whole forward pass a token, logits at its last position only. All
-    run in one process, taking turns; numbers are medians. Weights are random: speed does not depend on them.
+    Greedy, float32, one token a step. Cached: prefill, then a step a token. Recomputed: a whole forward pass a token,
+    logits at its last position only. All run in one process, taking turns; numbers are medians. Weights are random:
+    speed does not depend on them.
     """
     results = []
     for length in _lengths(prompt):

@@ -1,4 +1,5 @@
-"""The cases of `mmctl bench kernels`: inputs, contenders, what their results must equal, and what they must compute and move."""
+"""The cases of `mmctl bench kernels`: inputs, contenders, what their results must equal, and what they must compute and
+move."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def read_reference(
 ) -> tuple[dict[str, Tensor], dict[str, float]]:  # fmt: skip
     """One head's reads in float64, rows outside `blocks` 0, and gradients; keys (T, D), values and grad (T, Dv).
 
-    bandwidth: (beta0, beta1, alpha), 0-d each. Also returns the size of what a gradient of the bandwidth sums over reads,
-    for it cancels: the root of the sum of squares.
+    bandwidth: (beta0, beta1, alpha), 0-d each. Also returns the size of what a gradient of the bandwidth sums over
+    reads, for it cancels: the root of the sum of squares.
     """
     k, v, g = (t.detach().double()[None, None] for t in (keys, values, grad))
     parameters = [p.detach().double().view(1).requires_grad_() for p in bandwidth]

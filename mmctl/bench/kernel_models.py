@@ -1,7 +1,8 @@
-"""The larger cases of `mmctl bench kernels`: both memories of a layer with their projections, and a whole training step.
+"""The larger cases of `mmctl bench kernels`: both memories of a layer with their projections, and a whole training
+step.
 
-Beside ours: the same modules reading through FlexAttention, as the published implementation does, and the transformer of
-the same width and heads, held to one of torch's attention backends.
+Beside ours: the same modules reading through FlexAttention, as the published implementation does, and the transformer
+of the same width and heads, held to one of torch's attention backends.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from mmctl.bench.peers import FOLDED, Contender, Flex, Unavailable, first_line, 
 STEP_LAYERS, STEP_VOCABULARY = 2, 4096
 """A step's model: two layers, so that building it takes seconds, and a vocabulary that does not hide them."""
 WHOLE = 10.0
-"""How much more error the gradient of a whole model may have than a kernel: every layer rounds again, forward and back."""
+"""How much more error the gradient of a whole model may have than a kernel: every layer rounds again, forward and
+back."""
 
 
 def configuration(name: str, size: Size, layers: int, precision: str) -> Any:

@@ -15,7 +15,8 @@ from mmctl.bench.measure import Times, interleaved, peak_allocated
 from mmctl.bench.peers import Contender, first_line
 
 SHORTEST = {"cuda": 5e-3, "cpu": 0.0}
-"""Seconds one timed round lasts at least: a call is repeated until the wait for the device at its end is nothing beside it."""
+"""Seconds one timed round lasts at least: a call is repeated until the wait for the device at its end is nothing beside
+it."""
 LONGEST = 1.0
 """Seconds all rounds of one contender may take."""
 HOST = 0.9

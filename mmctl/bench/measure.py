@@ -1,4 +1,5 @@
-"""How benchmarks measure: interleaved rounds, medians, and the exact peak of what a step allocates. Torch only where used."""
+"""How benchmarks measure: interleaved rounds, medians, and the exact peak of what a step allocates. Torch only where
+used."""
 
 from __future__ import annotations
 
@@ -59,8 +60,9 @@ def peak_allocated(work: Callable[[], Any], device: Any) -> int:
     """Largest number of bytes in tensors that `work` allocates, above what is allocated when it starts.
 
     CPU: the sum of torch's own allocation events (torch.profiler, profile_memory), so it is exact, repeatable, and sees
-    inside custom operators. The process's peak RSS is not: at these sizes most of its growth is code and workspaces that
-    libraries load at the first step, which hides the difference between models. CUDA: torch's allocator statistics.
+    inside custom operators. The process's peak RSS is not: at these sizes most of its growth is code and workspaces
+    that libraries load at the first step, which hides the difference between models. CUDA: torch's allocator
+    statistics.
     """
     import torch
 

@@ -25,7 +25,8 @@ from mmctl.kernels.bandwidth import bandwidth_table
 NAIVE_SHARE = 0.25
 """Share of the free memory that the naive peer's matrices may take."""
 FOLDED = 5.0
-"""How much more error a peer may have than our tolerance: a bandwidth folded into a 16-bit query costs five times ours."""
+"""How much more error a peer may have than our tolerance: a bandwidth folded into a 16-bit query costs five times
+ours."""
 
 
 class Unavailable(Exception):

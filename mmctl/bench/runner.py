@@ -36,7 +36,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one object on stdout.")] = False,
 ) -> None:
     """Three numbers, in fresh temporary folders: seconds of `mmctl ablate --dry-run` after imports; seconds a run of a
-    sweep beyond the training itself (workers' start included, shared by the runs); logging in percent of a training step.
+    sweep beyond the training itself (workers' start included, shared by the runs); logging in percent of a training
+    step.
     """
     with tempfile.TemporaryDirectory(prefix="mmctl-bench-") as place:
         folder = Path(place)
@@ -61,7 +62,8 @@ def command(
 
 
 def dry_run(cells: int, folder: Path) -> dict[str, Any]:
-    """The whole of `mmctl ablate MATRIX --dry-run` but imports: reading, composing and checking every cell, the table."""
+    """The whole of `mmctl ablate MATRIX --dry-run` but imports: reading, composing and checking every cell, the
+    table."""
     from mmctl.sweeps import matrix, plan, profiles, session
     from mmctl.training.run import pick_device
 

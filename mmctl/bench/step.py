@@ -42,9 +42,9 @@ def command(
 ) -> None:
     """Wall time and peak memory of one training step, mosaic v2 over transformer of the same d, L, H and d'.
 
-    A step is the training loop's own: forward, loss at every position, backward, clipping, AdamW. Both models run in one
-    process, taking turns; numbers are medians. Memory is what torch allocates: parameters, optimizer state, gradients and
-    everything a step keeps.
+    A step is the training loop's own: forward, loss at every position, backward, clipping, AdamW. Both models run in
+    one process, taking turns; numbers are medians. Memory is what torch allocates: parameters, optimizer state,
+    gradients and everything a step keeps.
     """
     # Read when torch is loaded: its profiler would otherwise write lines of its own for each measurement.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -112,7 +112,8 @@ def measure(
 
 
 def training_step(config: Config, sequences: int, documents: bool, device: Any) -> tuple[Callable[[], None], Any, Any]:
-    """A step of the training loop on fixed random tokens; the model; and its standing memory in bytes, as a function."""
+    """A step of the training loop on fixed random tokens; the model; and its standing memory in bytes, as a
+    function."""
     import numpy as np
     import torch
 

@@ -1,7 +1,8 @@
-"""In-context classification as in LongICLBench (TIGER-AI-Lab/LongICLBench @ 9c5da3d) and Memory Mosaics v2, section 5.3.
+"""In-context classification as in LongICLBench (TIGER-AI-Lab/LongICLBench @ 9c5da3d) and Memory Mosaics v2, section
+5.3.
 
-Examples of every class stand in the prompt, the class of one more is to be generated. Data from files of yours or by Hugging
-Face name; semantic or anonymous labels, two delimiters, two orders, any number of shots.
+Examples of every class stand in the prompt, the class of one more is to be generated. Data from files of yours or by
+Hugging Face name; semantic or anonymous labels, two delimiters, two orders, any number of shots.
 """
 
 from __future__ import annotations

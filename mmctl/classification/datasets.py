@@ -149,7 +149,8 @@ def _goemotions(content: Content) -> tuple[Pairs, Pairs]:
 
 
 def _tacred(content: Content) -> tuple[Pairs, Pairs]:
-    """train.json and test.json: token, subj_start, subj_end, obj_start, obj_end, relation; `no_relation` is left out."""
+    """train.json and test.json: token, subj_start, subj_end, obj_start, obj_end, relation; `no_relation` is left
+    out."""
     splits = []
     for split in ("train", "test"):
         place, text = content(f"{split}.json")

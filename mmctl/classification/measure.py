@@ -38,9 +38,10 @@ def measure(
 ) -> dict[str, Any]:
     """Scores "<set>-<labels>/accuracy-mean@<shots>", "-best" and each prompt's own, JSON-ready like every evaluation.
 
-    "-mean" is over the four prompts (delimiter x order); "-best" is the best of them chosen on these very examples, as published:
-    biased upwards, so it has no interval. `classes`: only that many, drawn by `seed`. The same demonstrations stand in every
-    prompt. For tacred also "f1-mean", micro-averaged over valid answers. UsageError for impossible numbers.
+    "-mean" is over the four prompts (delimiter x order); "-best" is the best of them chosen on these very examples, as
+    published: biased upwards, so it has no interval. `classes`: only that many, drawn by `seed`. The same
+    demonstrations stand in every prompt. For tacred also "f1-mean", micro-averaged over valid answers. UsageError for
+    impossible numbers.
     """
     from mmctl.generation import generate
 

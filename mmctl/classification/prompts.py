@@ -64,7 +64,8 @@ def label_names(examples: Examples, classes: list[str], kind: str, seed: int) ->
 
 
 def demonstrations(examples: Examples, classes: list[str], shots: int, seed: int) -> list[list[tuple[str, str]]]:
-    """`shots` rounds of one example of every class; fewer where a class has run out. More shots keep the earlier ones."""
+    """`shots` rounds of one example of every class; fewer where a class has run out. More shots keep the earlier
+    ones."""
     by_class: dict[str, list[str]] = {label: [] for label in classes}
     for text, label in examples.train:
         if label in by_class:
@@ -77,7 +78,8 @@ def demonstrations(examples: Examples, classes: list[str], shots: int, seed: int
 def prompt(
     examples: Examples, rounds: list[list[tuple[str, str]]], names: dict[str, str], style: Prompt, text: str, seed: int
 ) -> str:
-    """Instruction, demonstrations, and `text` with its class left out (no trailing space, which a tokenizer would tell apart)."""
+    """Instruction, demonstrations, and `text` with its class left out (no trailing space, which a tokenizer would tell
+    apart)."""
     between = DELIMITERS[style.delimiter]
     shown = []
     for number, members in enumerate(rounds):

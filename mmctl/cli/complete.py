@@ -129,8 +129,8 @@ def _overrides(ctx: Any, incomplete: str) -> Found:
 
 
 def _offer(known: dict[str, list[str]], ctx: Any, incomplete: str) -> Found:
-    """Keys with their "=", or a key's values once it is the only one. bash takes `=` for the end of a word, so there the
-    value is completed alone."""
+    """Keys with their "=", or a key's values once it is the only one. bash takes `=` for the end of a word, so there
+    the value is completed alone."""
     words = _words(ctx)
     after = _key_before_equals(words)
     if after is not None:

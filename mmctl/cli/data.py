@@ -90,8 +90,8 @@ RUNNING_TEXT = 0.9
 
 
 def rendered(example: Mapping[str, Any], tokens: int) -> str:
-    """The example's words, each label in brackets after the token it is predicted at; of running text the letters, with a
-    bar where nothing is predicted (the end of a document)."""
+    """The example's words, each label in brackets after the token it is predicted at; of running text the letters, with
+    a bar where nothing is predicted (the end of a document)."""
     words, targets = example["words"][:tokens], example["target_words"][:tokens]
     labelled = sum(t is not None for t in example["target_words"]) / len(example["target_words"])
     pairs = list(zip(map(_one, words), targets, strict=True))

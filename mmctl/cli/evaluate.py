@@ -83,8 +83,8 @@ def evaluate(
 ) -> None:
     """Evaluate a run's newest checkpoint at multiples of its training length, and keep the scores in its folder.
 
-    Suites measure the tasks a run was trained on; --untrained and --tasks measure others. data.tasks.* keys may be given
-    for tasks it was not trained on.
+    Suites measure the tasks a run was trained on; --untrained and --tasks measure others. data.tasks.* keys may be
+    given for tasks it was not trained on.
 
     Example: mmctl eval lab/seed0 --suite in-context --remove-long-term
     Example: mmctl eval lab/seed0 --tasks passkey evaluation.lengths=[4,8]
@@ -185,8 +185,8 @@ def evaluate(
 
 
 def split_arguments(words: list[str], trained: Sequence[str] = ()) -> tuple[int | None, list[str]]:
-    """m and the overrides: evaluation.*, and data.tasks.* of tasks not `trained` on. UsageError for anything else: a trained
-    run is what it is."""
+    """m and the overrides: evaluation.*, and data.tasks.* of tasks not `trained` on. UsageError for anything else: a
+    trained run is what it is."""
     from dataclasses import fields
 
     from mmctl.config import parse_overrides

@@ -33,8 +33,9 @@ def flops(
 ) -> None:
     """Print the published parameters and FLOPs beside ours, and those of a configuration in both conventions.
 
-    "published" counts as the paper does (matrices only, one triangle of the mask); "executed" counts what the operations
-    really do (gates, whole tiles). FLOPs are forward FLOPs per token; a training step costs three times as much.
+    "published" counts as the paper does (matrices only, one triangle of the mask); "executed" counts what the
+    operations really do (gates, whole tiles). FLOPs are forward FLOPs per token; a training step costs three times as
+    much.
 
     Example: mmctl flops micro model.name=transformer --context 512 --context 4096
     """
@@ -78,7 +79,8 @@ def published_rows() -> list[dict[str, Any]]:
 
 
 def count(config: Any, contexts: Sequence[int]) -> dict[str, Any]:
-    """Parameters and FLOPs per token of `config`, by part, in both conventions, whole and with long-term memory removed."""
+    """Parameters and FLOPs per token of `config`, by part, in both conventions, whole and with long-term memory
+    removed."""
     from mmctl.models import flops as counter
 
     model, vocabulary = config.model, config.data.vocabulary

@@ -77,7 +77,8 @@ def with_plugins(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_json_paths(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that prints the paths of the files it wrote, with a --json option that prints them as {"files": [...]}."""
+    """A command that prints the paths of the files it wrote, with a --json option that prints them as {"files":
+    [...]}."""
 
     def listing(as_json: bool, run: Callable[[], Any]) -> Any:
         if not as_json:
@@ -159,7 +160,8 @@ def wrong_option(error: Any) -> str:
 
 
 def preset_and_overrides(words: list[str] | None) -> tuple[str, list[str]]:
-    """Of `[PRESET] [KEY=VALUE]...`: the preset (lab, if none is given) and the overrides. UsageError for a stray word."""
+    """Of `[PRESET] [KEY=VALUE]...`: the preset (lab, if none is given) and the overrides. UsageError for a stray
+    word."""
     from mmctl.errors import UsageError
 
     left = list(words or [])

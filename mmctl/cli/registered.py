@@ -1,4 +1,5 @@
-"""A command group made from a registry of modules: each module's `command` function is one command, imported when used."""
+"""A command group made from a registry of modules: each module's `command` function is one command, imported when
+used."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ def export(
     runs: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Write finished runs, with their last and best checkpoint, into one archive. Unfinished ones are left out and named.
+    """Write finished runs, with their last and best checkpoint, into one archive. Unfinished ones are left out and
+    named.
 
     Example: mmctl runs export smoke-0a1b2c3d sweep.tar.gz
     """
@@ -63,7 +64,8 @@ def import_archive(
     """Merge an archive's runs into the folder of runs, by identity and seed; `mmctl ablate` then skips them.
 
     Nothing is overwritten: a run that is here with the same result is passed over; with another result it is reported,
-    nothing changes, and the exit code is 1. An unfinished run here is moved to replaced/ and the finished one takes its place.
+    nothing changes, and the exit code is 1. An unfinished run here is moved to replaced/ and the finished one takes its
+    place.
 
     Example: mmctl runs import sweep.tar.gz
     """

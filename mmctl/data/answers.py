@@ -1,7 +1,7 @@
 """Tasks whose sequences are bytes of text that end in a question, and whose answer is read greedily, byte by byte.
 
-A greedy answer is right when every byte of it is the most likely one after the bytes before, so exact match is read off one
-pass over the sequence, without generating.
+A greedy answer is right when every byte of it is the most likely one after the bytes before, so exact match is read off
+one pass over the sequence, without generating.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ DEPTHS = 5
 def answered(texts: list[tuple[bytes, bytes]], length: int, depths: list[float]) -> Batch:
     """Rows "prompt, answer, padding" of `length` tokens (byte 0 as padding), the answer's bytes labelled.
 
-    texts: (prompt, answer) pairs, together at most length + 1 bytes: the answer's last byte is never read. depths: where in
-    [0, 1] what is asked for stands in each; extras["depth"] has it as a part of DEPTHS at labelled positions, else -1.
+    texts: (prompt, answer) pairs, together at most length + 1 bytes: the answer's last byte is never read. depths:
+    where in [0, 1] what is asked for stands in each; extras["depth"] has it as a part of DEPTHS at labelled positions,
+    else -1.
     """
     tokens = np.zeros((len(texts), length + 1), dtype=np.int64)
     targets = np.full((len(texts), length), IGNORE, dtype=np.int64)

@@ -1,6 +1,8 @@
-"""Random deterministic automata as in RegBench (berlino/seq_icl @ 9b9223d, src/dataloaders/dfa.py; protocols.md, section 1.5).
+"""Random deterministic automata as in RegBench (berlino/seq_icl @ 9b9223d, src/dataloaders/dfa.py; protocols.md,
+section 1.5).
 
-Every state accepts. An automaton is stored as its transition table, and drawn until minimising keeps at least two states.
+Every state accepts. An automaton is stored as its transition table, and drawn until minimising keeps at least two
+states.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ EDGES = 3
 def random_automaton(rng: np.random.Generator) -> np.ndarray:
     """Transitions (states, SYMBOLS) int64, -1 where a symbol is not allowed; state 0 is the start.
 
-    Each state has 1 to 3 edges to different other states with different symbols; states that cannot be reached are dropped
-    and equivalent ones merged.
+    Each state has 1 to 3 edges to different other states with different symbols; states that cannot be reached are
+    dropped and equivalent ones merged.
     """
     while True:
         states = int(rng.integers(STATES[0], STATES[1] + 1))
@@ -36,8 +38,8 @@ def random_automaton(rng: np.random.Generator) -> np.ndarray:
 
 
 def minimised(table: np.ndarray) -> np.ndarray:
-    """The smallest automaton with the same language and start 0 (all states accept): reachable states, equivalent ones merged
-    by refining partitions (Moore), numbered in the order a walk from the start meets them."""
+    """The smallest automaton with the same language and start 0 (all states accept): reachable states, equivalent ones
+    merged by refining partitions (Moore), numbered in the order a walk from the start meets them."""
     classes = np.zeros(len(table), dtype=np.int64)
     count = 1
     while True:

@@ -44,8 +44,8 @@ class DataConfig:
     """Corpus of `text`: a file, a folder, .jsonl with a "text" field, any of them gzipped. null: the Python standard
     library. Identity takes its content, not its path."""
     tokenizer: str = "bytes"
-    """Tokens of `text`: bytes; bpe (of data.vocabulary tokens, trained on the training split); a tokenizer.json, a folder
-    with one, or a Hugging Face name. Identity takes its content, not its name."""
+    """Tokens of `text`: bytes; bpe (of data.vocabulary tokens, trained on the training split); a tokenizer.json, a
+    folder with one, or a Hugging Face name. Identity takes its content, not its name."""
     tasks: TasksConfig = field(default_factory=lambda: TasksConfig())
     """Each task's own keys."""
 

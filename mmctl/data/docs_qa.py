@@ -1,8 +1,8 @@
 """`docs_qa`: many unrelated documents, then a question about one of them. RULER's skeleton with made-up documents.
 
-Every document is about a person who exists in this sequence only, so the answer cannot be known beforehand. The prompt is
-RULER's for question answering (protocols.md, section 1.1), whole or without its instructions: at lab scale they would fill the
-sequence. Answers are one word, read greedily; with a single reference RULER's any-match is exact match.
+Every document is about a person who exists in this sequence only, so the answer cannot be known beforehand. The prompt
+is RULER's for question answering (protocols.md, section 1.1), whole or without its instructions: at lab scale they
+would fill the sequence. Answers are one word, read greedily; with a single reference RULER's any-match is exact match.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class DocsQAConfig(TaskConfig):
     skeleton: str = "short"
     """ruler: the published prompt; short: the same without its instructions."""
     position: str = "uniform"
-    """Of the document asked about. uniform: anywhere; ruler: where RULER's own shuffle puts it, the same for every sequence
-    with as many documents; sweep: one place after the other."""
+    """Of the document asked about. uniform: anywhere; ruler: where RULER's own shuffle puts it, the same for every
+    sequence with as many documents; sweep: one place after the other."""
 
     def validate(self, prefix: str) -> None:
         at_least(self, prefix, sentences=1)

@@ -1,7 +1,8 @@
-"""`induction`: what followed the marker before follows it again (berlino/seq_icl and H3, src/dataloaders/synthetics.py).
+"""`induction`: what followed the marker before follows it again (berlino/seq_icl and H3,
+src/dataloaders/synthetics.py).
 
-Random symbols in which a marker "=>" stands `markers` times, each time followed by the same symbol a, which is new in every
-sequence; the sequence ends with "=>" and a is to be predicted there (protocols.md, section 1.6).
+Random symbols in which a marker "=>" stands `markers` times, each time followed by the same symbol a, which is new in
+every sequence; the sequence ends with "=>" and a is to be predicted there (protocols.md, section 1.6).
 """
 
 from __future__ import annotations

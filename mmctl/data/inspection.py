@@ -1,4 +1,5 @@
-"""What a configuration's data is: the mixture, the tasks' sequences as a person reads them, the corpus and its division."""
+"""What a configuration's data is: the mixture, the tasks' sequences as a person reads them, the corpus and its
+division."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""`intents`: in-context classification of real queries, at lab scale. Trained on some data set's intents, tested on another's.
+"""`intents`: in-context classification of real queries, at lab scale. Trained on some data set's intents, tested on
+another's.
 
-Every sequence is an episode of few classes, drawn from real ones: "query : y" again and again, where the query is text (bytes)
-and y an anonymous label dealt anew in each sequence. As in `icl`, a label can only be known from earlier examples; unlike there,
-what makes two queries alike is their meaning. Files: mmctl.classification.datasets.
+Every sequence is an episode of few classes, drawn from real ones: "query : y" again and again, where the query is text
+(bytes) and y an anonymous label dealt anew in each sequence. As in `icl`, a label can only be known from earlier
+examples; unlike there, what makes two queries alike is their meaning. Files: mmctl.classification.datasets.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class IntentsConfig(TaskConfig):
     train: str | None = None
     """NAME=PATH of the training queries, such as clinc150=FOLDER. Identity takes the content, not the path."""
     test: str | None = None
-    """NAME=PATH of the held-out queries, such as banking77=FOLDER; null: intents of `train` that are never trained on."""
+    """NAME=PATH of the held-out queries, such as banking77=FOLDER; null: intents of `train` that are never trained
+    on."""
     classes: int = 4
     """Intents in a sequence."""
     longest: int = 48
@@ -92,7 +94,8 @@ class Intents(Task):
         return _by_intent(self.config.train or "", split, None if self.config.test is not None else split == "held-out")
 
     def sample(self, rng: np.random.Generator, count: int, length: int, split: Split) -> Batch:
-        """Examples until the next would not fit; extras: "shots" of the example's own class before, at labels, else -1."""
+        """Examples until the next would not fit; extras: "shots" of the example's own class before, at labels, else
+        -1."""
         c, intents = self.config, self.queries(split)
         if len(intents) < c.classes:
             raise UsageError(f"{self.prefix}classes={c.classes}: there are {len(intents)} intents for {split}")

@@ -1,8 +1,10 @@
-"""`passkey`: a number hidden in repeated text, asked for at the end. Both published variants (protocols.md, section 1.3).
+"""`passkey`: a number hidden in repeated text, asked for at the end. Both published variants (protocols.md, section
+1.3).
 
-`stuffed-mamba` (thunlp/stuffed-mamba, passkey-retrieval/passkey.py): a 5-digit key in a line of its own between blocks of the
-repeated sentences. `landmark` (epfml/landmark-attention, llama/run_test.py): a key of 1 to 50000, the repeated sentences cut at
-any character. Bytes take the place of the published tokenizers; the space after the question belongs to the prompt.
+`stuffed-mamba` (thunlp/stuffed-mamba, passkey-retrieval/passkey.py): a 5-digit key in a line of its own between blocks
+of the repeated sentences. `landmark` (epfml/landmark-attention, llama/run_test.py): a key of 1 to 50000, the repeated
+sentences cut at any character. Bytes take the place of the published tokenizers; the space after the question belongs
+to the prompt.
 
 A model trained on passkey itself finds keys by training, not by memory: use it to evaluate.
 """

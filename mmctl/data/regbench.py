@@ -1,9 +1,10 @@
-"""`regbench`: in-context language learning. Every sequence speaks the language of one random automaton, new to the model.
+"""`regbench`: in-context language learning. Every sequence speaks the language of one random automaton, new to the
+model.
 
-10 to 19 strings of 1 to 49 symbols of that automaton, joined by "|"; what follows a prefix can only be known from the strings
-before. Construction: mmctl.data.automata; every symbol is labelled, "|" and padding are not (protocols.md, section 1.5).
-Scores: `accuracy`, the most likely token is one the automaton allows; `total-variation`, between the model's distribution and
-the uniform one over what is allowed.
+10 to 19 strings of 1 to 49 symbols of that automaton, joined by "|"; what follows a prefix can only be known from the
+strings before. Construction: mmctl.data.automata; every symbol is labelled, "|" and padding are not (protocols.md,
+section 1.5). Scores: `accuracy`, the most likely token is one the automaton allows; `total-variation`, between the
+model's distribution and the uniform one over what is allowed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class RegBenchConfig(TaskConfig):
     """How many languages, and how long their samples are."""
 
     automata: int | None = None
-    """Different automata in training (100 to 40,000 as published), each with one fixed sequence; null: a new one each time."""
+    """Different automata in training (100 to 40,000 as published), each with one fixed sequence; null: a new one each
+    time."""
     automata_seed: int = 0
     """Seed of the training automata. The same for every run seed, so that arms differ in the model only."""
     fewest_strings: int = 10
@@ -125,7 +127,8 @@ class RegBench(Task):
 
 
 def _episode(rng: np.random.Generator, fewest: int, most: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Strings of one new automaton joined by "|", and for each position the set of what is allowed there, as bits (0 at "|")."""
+    """Strings of one new automaton joined by "|", and for each position the set of what is allowed there, as bits (0 at
+    "|")."""
     table = random_automaton(rng)
     bits = ((table >= 0) << np.arange(SYMBOLS)).sum(axis=1)
     symbols: list[np.ndarray] = []

@@ -23,7 +23,8 @@ BYTE_OF = {chr(b): b for b in PRINTABLE} | {
 }
 """Byte-level tokenizers write each byte as one printable letter (the convention of GPT-2)."""
 CONTEXT = 8
-"""Tokens of the prompt that a stream decodes along with what follows: some decoders join words by what stands before."""
+"""Tokens of the prompt that a stream decodes along with what follows: some decoders join words by what stands
+before."""
 
 
 class Subword(Tokenizer):
@@ -83,7 +84,8 @@ class Subword(Tokenizer):
 def byte_sizes(text: str, ends: Sequence[int]) -> np.ndarray:
     """How many bytes of `text` each token stands for: from the end of those before it to its own end (in characters).
 
-    They sum to the text's bytes: the last token also stands for what no token covers (white space some tokenizers drop).
+    They sum to the text's bytes: the last token also stands for what no token covers (white space some tokenizers
+    drop).
     """
     if not ends:
         return np.zeros(0, dtype=np.int32)

@@ -104,8 +104,8 @@ class Task:
         return {"accuracy": hits(batch.labelled, correct), "loss": mean_loss(batch.labelled, losses)}
 
     def read(self, batch: Batch, logits: np.ndarray) -> dict[str, np.ndarray]:
-        """What scoring needs of float32 logits (N, V), a row a labelled position: (B, T) arrays, given to `scores` among
-        the batch's extras."""
+        """What scoring needs of float32 logits (N, V), a row a labelled position: (B, T) arrays, given to `scores`
+        among the batch's extras."""
         raise NotImplementedError
 
     def chance(self, length: int) -> float | None:

@@ -111,8 +111,8 @@ class Text(Task):
         return self.tokenizer.decode([token])
 
     def fingerprint(self) -> dict[str, Any]:
-        """Hash of the divided corpus, and of the tokenizer (bytes have none). UsageError when either part is too short for
-        data.length, or there is no such tokenizer."""
+        """Hash of the divided corpus, and of the tokenizer (bytes have none). UsageError when either part is too short
+        for data.length, or there is no such tokenizer."""
         splits: tuple[Split, Split] = ("train", "held-out")
         for split in splits:
             reason = self.unavailable(self.data.length, split)

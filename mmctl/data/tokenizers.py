@@ -5,7 +5,8 @@
     PATH               a tokenizer.json (the format of the `tokenizers` library), or a folder that holds one
     NAME               a tokenizer of the Hugging Face hub, such as gpt2 or owner/name
 
-A run keeps the tokenizer.json it was trained with, and its content, not its name or place, is part of the run's identity.
+A run keeps the tokenizer.json it was trained with, and its content, not its name or place, is part of the run's
+identity.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Tokenizer:
         raise NotImplementedError
 
     def documents(self, contents: Sequence[bytes]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each UTF-8 document: its tokens (N,), and how many of its bytes each stands for (N,); these sum to its size.
+        """Of each UTF-8 document: its tokens (N,), and how many of its bytes each stands for (N,); these sum to its
+        size.
 
         An incomplete letter at either end of a document (one cut to divide a corpus) is left out.
         """

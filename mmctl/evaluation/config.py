@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from mmctl.errors import UsageError, nearest
 
 MOST_RESAMPLES = 100_000
-"""An interval's ends are known to a hundredth of its width long before; a million times the examples fills the memory."""
+"""An interval's ends are known to a hundredth of its width long before; a million times the examples fills the
+memory."""
 
 
 @dataclass

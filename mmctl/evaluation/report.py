@@ -51,7 +51,8 @@ def cell(score: dict[str, Any] | None) -> str:
 
 
 def is_detail(score: str) -> bool:
-    """Whether a score ("<task>/<name>@<multiple>x") is left out of short tables: losses of tasks read by accuracy, shots."""
+    """Whether a score ("<task>/<name>@<multiple>x") is left out of short tables: losses of tasks read by accuracy,
+    shots."""
     return bool(_DETAIL.fullmatch(score.partition("@")[0]))
 
 

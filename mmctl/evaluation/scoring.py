@@ -49,9 +49,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores of `model` (on `device`, as the run's `config` built it) on every task of `suite` and every length.
 
-    Tasks that are not in the mixture are measured only if `untrained`, or named in `tasks`, which leaves out all others; what
-    is left out stands under "skipped" with its reason and has no score. `remove_long_term` and `delay` (m) are undone afterwards. The result is JSON-ready.
-    Raises UsageError for an unknown suite or a change the model does not know.
+    Tasks that are not in the mixture are measured only if `untrained`, or named in `tasks`, which leaves out all
+    others; what is left out stands under "skipped" with its reason and has no score. `remove_long_term` and `delay` (m)
+    are undone afterwards. The result is JSON-ready. Raises UsageError for an unknown suite or a change the model does
+    not know.
     """
     settings = settings or config.evaluation
     started, was_training = time.perf_counter(), getattr(model, "training", False)

@@ -74,8 +74,10 @@ def generate(
 ) -> list[Continuation]:
     """Continue every prompt (tokens, at least one each) until a stop string or `max_tokens`.
 
-    `batch` prompts are decoded at once, of like lengths together; what follows a prompt depends neither on it nor on the others. `allowed`: only tokens below it are chosen (a tokenizer's own, where the model knows more). `on_text(number,
-    piece)` is told text as it becomes certain. UsageError for an empty prompt or a setting out of range.
+    `batch` prompts are decoded at once, of like lengths together; what follows a prompt depends neither on it nor on
+    the others. `allowed`: only tokens below it are chosen (a tokenizer's own, where the model knows more).
+    `on_text(number, piece)` is told text as it becomes certain. UsageError for an empty prompt or a setting out of
+    range.
     """
     sampling = sampling or Sampling()
     sampling.validate()

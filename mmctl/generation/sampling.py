@@ -19,7 +19,8 @@ class Sampling:
     top_k: int | None = None
     """Only the k most likely tokens can be drawn."""
     top_p: float | None = None
-    """Only the fewest most likely tokens whose probabilities (at this temperature, after top_k) reach p can be drawn."""
+    """Only the fewest most likely tokens whose probabilities (at this temperature, after top_k) reach p can be
+    drawn."""
     seed: int = 0
     """With the prompt's number, the seed of the prompt's own generator: a draw depends on nothing else in its batch."""
 

@@ -32,9 +32,9 @@ def log_likelihoods(
 ) -> list[Score]:
     """Score each (context, continuation) of tokens; both have at least one. UsageError for an empty context.
 
-    Sequences of like lengths share a pass of at most `batch_tokens` tokens (at least one sequence), padded on the right,
-    where causality keeps the padding out of everything before it. Logits are made at scored positions only; sums are
-    float64. Nothing is cut off: a model reads all of a context, however long.
+    Sequences of like lengths share a pass of at most `batch_tokens` tokens (at least one sequence), padded on the
+    right, where causality keeps the padding out of everything before it. Logits are made at scored positions only; sums
+    are float64. Nothing is cut off: a model reads all of a context, however long.
     """
     for number, (context, _) in enumerate(requests):
         if not len(context):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 class Stopper:
     """Passes text on until a stop string is complete; what may yet become one is held back. The stop string itself, and
-    all after it, is never passed on. Of several, the one that is complete first rules, however the text is cut in pieces.
+    all after it, is never passed on. Of several, the one that is complete first rules, however the text is cut in
+    pieces.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:

@@ -1,7 +1,8 @@
 """EleutherAI's lm-evaluation-harness on a run: `mmctl eval RUN --suite lm-eval --tasks ...` (extra `mmctl[lm-eval]`).
 
-The harness has no place where other packages can announce models, so importing this package is what registers "mmctl" with it:
-`python -m mmctl.harness run --model mmctl --model_args run=RUN --tasks ...` is the harness's own command line with that done.
+The harness has no place where other packages can announce models, so importing this package is what registers "mmctl"
+with it: `python -m mmctl.harness run --model mmctl --model_args run=RUN --tasks ...` is the harness's own command line
+with that done.
 """
 
 from __future__ import annotations

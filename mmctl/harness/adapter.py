@@ -1,7 +1,7 @@
 """A trained run as a model of lm-evaluation-harness: log-likelihoods, rolling log-likelihoods, generation.
 
-Scores do not depend on how requests are batched: every sequence is computed as if alone (mmctl.generation). Nothing is cut off
-on the left: the models here read a context of any length.
+Scores do not depend on how requests are batched: every sequence is computed as if alone (mmctl.generation). Nothing is
+cut off on the left: the models here read a context of any length.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class MmctlLM(TemplateLM):
         tokenizer: Any = None,
         **_: Any,
     ) -> None:
-        """UsageError when there is no such run. Other arguments of the harness (max_batch_size, ...) mean nothing here."""
+        """UsageError when there is no such run. Other arguments of the harness (max_batch_size, ...) mean nothing
+        here."""
         super().__init__()
         if model is None:
             if run is None:

@@ -18,8 +18,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "memory-mosaics-6": ("squad_completion", "bbh", "hendrycks_math", "mbpp", "race"),
 }  # fmt: skip
-"""Memory Mosaics v2's benchmarks by their names in the harness: 13 that do not need the long-term memory, 6 that do. The harness
-has one `race`, of the high-school part; the paper counts the middle-school part as a sixth task."""
+"""Memory Mosaics v2's benchmarks by their names in the harness: 13 that do not need the long-term memory, 6 that do.
+The harness has one `race`, of the high-school part; the paper counts the middle-school part as a sixth task."""
 
 
 def measure(
@@ -35,8 +35,8 @@ def measure(
 ) -> dict[str, Any]:
     """Scores "<task>/<metric>@<shots>shots" with the harness's standard errors as 95% intervals, JSON-ready.
 
-    tasks: names of the harness, or of GROUPS. include: a folder of the user's own task files. UsageError for a task that is not
-    there; MmctlError when the harness is not installed or cannot load a task's data.
+    tasks: names of the harness, or of GROUPS. include: a folder of the user's own task files. UsageError for a task
+    that is not there; MmctlError when the harness is not installed or cannot load a task's data.
     """
     from mmctl.harness import register
 

@@ -36,8 +36,8 @@ def attention_step(
     """Store new keys and values and read with the new queries, all (B, H, c, D): attention over the positions i of the
     query's document with t - window < i <= t - delay, 0 where there is none.
 
-    context["first"]: (B, c), position at which each query's document starts, or None. slopes: (H, 1, 1), what a head's logits
-    lose per position of distance (ALiBi).
+    context["first"]: (B, c), position at which each query's document starts, or None. slopes: (H, 1, 1), what a head's
+    logits lose per position of distance (ALiBi).
     """
     k, v = entry.pairs.extend(keys, values)
     count, stored = query.shape[2], k.shape[2]

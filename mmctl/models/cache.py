@@ -1,9 +1,9 @@
 """What decoding keeps between tokens, so that a step costs one token and no more.
 
 A model's cache holds what each block needs of the past: stored key-value pairs (all of them for long-term memory and
-attention, the last h for short-term memory), the state of the key recurrence, and the newest position's half of a value:
-v_i looks at x_{i+1} (memory-mosaics.md, section 3), so the newest pair is incomplete until the next token arrives. No read
-misses it, for a read at t sees pairs up to t-1 only.
+attention, the last h for short-term memory), the state of the key recurrence, and the newest position's half of a
+value: v_i looks at x_{i+1} (memory-mosaics.md, section 3), so the newest pair is incomplete until the next token
+arrives. No read misses it, for a read at t sees pairs up to t-1 only.
 
 All rows of a batch stand at the same position. Prompts of different lengths are padded on the left, the padding being a
 document of its own: nothing is read across a document's boundary, so a row is computed as if it were alone.
@@ -90,7 +90,8 @@ class Pairs:
         self.keys, self.values = Series(keep, capacity), Series(keep, capacity)
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys (B, H, c, D) and their values; (B, H, c + 1, D) values begin with the last stored one, now complete.
+        """Store keys (B, H, c, D) and their values; (B, H, c + 1, D) values begin with the last stored one, now
+        complete.
 
         Returns keys and values as `Series.extend` does.
         """
@@ -121,7 +122,8 @@ class Cache:
     def admit(self, tokens_BT: Tensor, documents: Tensor | None) -> dict[str, Any]:
         """Count the new tokens in, and say what their reads need: the context that `Model.context` gives a whole pass,
         with `position` of the first new token, `before` (B, 1), the id of the position before it, `stored` (B, length),
-        all ids, and `first` (B, T), where each new token's document starts. Tokens without ids continue their row's last document. ValueError for wrong shapes.
+        all ids, and `first` (B, T), where each new token's document starts. Tokens without ids continue their row's
+        last document. ValueError for wrong shapes.
         """
         batch, count = tokens_BT.shape
         if batch != self.batch or count < 1:
@@ -160,7 +162,8 @@ class Cache:
 
 
 def document_firsts(ids: Tensor | None, count: int) -> Tensor | None:
-    """Position (B, count) at which the document of each of the last `count` positions starts, of ids (B, n); None for None."""
+    """Position (B, count) at which the document of each of the last `count` positions starts, of ids (B, n); None for
+    None."""
     if ids is None:
         return None
     begins = torch.ones_like(ids, dtype=torch.bool)
@@ -184,7 +187,8 @@ def scan_step(
 
 
 def value_step(psi: Tensor, gamma: Tensor, scale: Tensor, pending: Tensor | None, context: Any) -> Tensor:
-    """`value_extract` of the new positions (B, H, c, D), after the completed value of the pending one if there is one."""
+    """`value_extract` of the new positions (B, H, c, D), after the completed value of the pending one if there is
+    one."""
     documents, before = context["documents"], context["before"]
     if pending is not None and psi.shape[2] == 1:
         return value_one(psi, gamma, scale, pending)  # the last of a document is no exception: no read sees that pair

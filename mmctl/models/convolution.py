@@ -9,8 +9,8 @@ from torch.nn import functional as F
 def causal_convolution(x: Tensor, kernel: Tensor, documents: Tensor | None, count: int) -> Tensor:
     """y_t = sum over j < K of kernel_j * x_{t-j}, at the last `count` positions, each inside its document.
 
-    x (B, n, C), n >= count: what comes before the last `count` positions is only looked back on. kernel (K, C), kernel_0 for
-    the position itself. documents (B, n) ids or None. Returns (B, count, C).
+    x (B, n, C), n >= count: what comes before the last `count` positions is only looked back on. kernel (K, C),
+    kernel_0 for the position itself. documents (B, n) ids or None. Returns (B, count, C).
     """
     first = x.shape[1] - count
     y = kernel[0] * x[:, first:]

@@ -2,8 +2,8 @@
 
 Two conventions, always named and never mixed in one number:
 
-- `published`: what reproduces the figures printed in Memory Mosaics v2 (arXiv 2507.03285): matrices only (no gates, norms
-  or per-head scalars), one triangle of the mask, short-term memory at its first-order cost.
+- `published`: what reproduces the figures printed in Memory Mosaics v2 (arXiv 2507.03285): matrices only (no gates,
+  norms or per-head scalars), one triangle of the mask, short-term memory at its first-order cost.
 - `executed`: what the operations really do: every parameter, gates, whole tiles of a window, the key scan's chunks, and
   causal reads at the full square, as torch counts them. It agrees with torch's FlopCounterMode once
   `mmctl.kernels.flops.register_flop_formulas()` has run.
@@ -11,8 +11,8 @@ Two conventions, always named and never mixed in one number:
 FLOPs per token at context n means: the forward pass over a sequence of n tokens, divided by n. Multiplying by 3 gives a
 training step (backward costs twice the forward).
 
-A model counts itself: its class has `costs(config, ask)`, beside the modules it counts, built from the parts below. This
-module imports no torch; dispatching to a model's class does.
+A model counts itself: its class has `costs(config, ask)`, beside the modules it counts, built from the parts below.
+This module imports no torch; dispatching to a model's class does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Ask:
-    """What is asked of a model: vocabulary V, context n (tokens), convention, and whether long-term memory is cut out."""
+    """What is asked of a model: vocabulary V, context n (tokens), convention, and whether long-term memory is cut
+    out."""
 
     vocabulary: int
     context: int
@@ -123,7 +124,8 @@ def ends(width: int, ask: Ask, tied: bool = False) -> dict[str, Cost]:
 def parts(
     model: Any, vocabulary: int, context: int, convention: str = "executed", remove_long_term: bool = False
 ) -> dict[str, Cost]:
-    """Cost of each part of the model that the configuration `model` describes. Raises UsageError on a wrong question."""
+    """Cost of each part of the model that the configuration `model` describes. Raises UsageError on a wrong
+    question."""
     from mmctl.models import model_class
 
     if convention not in CONVENTIONS:

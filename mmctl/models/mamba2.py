@@ -6,8 +6,9 @@ Per block, with d_inner = expand d, H heads of P = d_inner / H, one group (heads
     Delta = softplus(dt + b_Delta);  alpha = exp(-Delta exp(A_log)), one scalar a head and step
     h_t = alpha_t h_{t-1} + Delta_t B_t x_t^T;  o_t = C_t^T h_t + D x_t;  u += W_o RMSNorm(o * SiLU(z))
 
-Convolution and state restart at document boundaries (our choice, as in every other model here). There is no feed-forward, as
-in the published models. Embedding and classifier are separate matrices, as in the models it is compared with (our choice).
+Convolution and state restart at document boundaries (our choice, as in every other model here). There is no
+feed-forward, as in the published models. Embedding and classifier are separate matrices, as in the models it is
+compared with (our choice).
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Mamba2Config(ModelConfig):
 
 @dataclass
 class StateChanges:
-    """Training-free changes of the recurrence at evaluation (arXiv 2410.07145, section 5). The defaults change nothing."""
+    """Training-free changes of the recurrence at evaluation (arXiv 2410.07145, section 5). The defaults change
+    nothing."""
 
     decay: float = 1.0
     """Factor on alpha: forget a little more at each step (published choice 0.9999)."""
@@ -110,7 +112,8 @@ class Mamba2Mixer(nn.Module):
         stored: Tensor | None,
         changes: StateChanges,
     ) -> Tensor:
-        """The mixer over new positions u (B, T, d); `entry` carries convolution and state, `stored` (B, n) their ids."""
+        """The mixer over new positions u (B, T, d); `entry` carries convolution and state, `stored` (B, n) their
+        ids."""
         config, (batch, length, _) = self.config, u.shape
         inner, n, h = config.inner, config.state, config.heads
         z, xbc, dt = self.input(u).split([inner, inner + 2 * n, h], dim=-1)
@@ -242,7 +245,8 @@ class Mamba2(Model):
 
     @torch.no_grad()
     def log_retentions(self, tokens_BT: Tensor) -> list[Tensor]:
-        """log alpha (B, H, T) of every step, a tensor a layer; retention of token i at t is exp of the sum from i+1 to t."""
+        """log alpha (B, H, T) of every step, a tensor a layer; retention of token i at t is exp of the sum from i+1 to
+        t."""
         context = self.context(tokens_BT, None, None)
         x = self.embedding(tokens_BT)
         found = []

@@ -30,7 +30,8 @@ class MosaicV1Config(ModelConfig):
 
     name: str = "mosaic-v1"
     persistent_slots: int = 448
-    """N_p, learned (key, value) slots a head in the persistent memory (448 in the authors' RegBench, 2688 at GPT-2 size)."""
+    """N_p, learned (key, value) slots a head in the persistent memory (448 in the authors' RegBench, 2688 at GPT-2
+    size)."""
     persistent_count: int = 1
     """Banks of persistent slots, read one by one and averaged."""
 

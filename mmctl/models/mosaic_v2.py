@@ -41,8 +41,8 @@ class MosaicV2Config(RangeConfig):
     short_term: bool = True
     """Short-term memory present: pairs t-h .. t-1 (h pairs: our choice, the paper also prints t-h+1)."""
     value_look_ahead: bool = True
-    """Values mix in the next token's, by a learned gamma. False fixes gamma at 1, so that a value is its own token's, as in
-    a transformer: an arm of `confounds`, not of the papers."""
+    """Values mix in the next token's, by a learned gamma. False fixes gamma at 1, so that a value is its own token's,
+    as in a transformer: an arm of `confounds`, not of the papers."""
 
     def validate(self) -> None:
         super().validate()

@@ -1,18 +1,21 @@
-"""PaceLLM's plug-ins for a SwiGLU feed-forward, without training (arXiv 2506.17310): activation memory, cortical experts.
+"""PaceLLM's plug-ins for a SwiGLU feed-forward, without training (arXiv 2506.17310): activation memory, cortical
+experts.
 
-Activation memory bank. With a = SiLU(W_1 x) * W_3 x the feed-forward's activation, and a bank of M slots (key, value, use):
+Activation memory bank. With a = SiLU(W_1 x) * W_3 x the feed-forward's activation, and a bank of M slots (key, value,
+use):
 
 1. lookup: cosine of a with the keys; mu_pos the mean value of the k nearest slots, mu_neg that of the k' farthest;
-2. activation: similarity s > theta_high: r = mu_pos + lambda mu_neg; theta_low < s <= theta_high: r = mu_pos / 2 + lambda mu_neg;
-   else r = a. The feed-forward goes on with (1 - mix) a + mix r;
+2. activation: similarity s > theta_high: r = mu_pos + lambda mu_neg; theta_low < s <= theta_high: r = mu_pos / 2 +
+   lambda mu_neg; else r = a. The feed-forward goes on with (1 - mix) a + mix r;
 3. store: similar ones change nothing (released code) or count a use (paper); middling ones move the slots they touched
    half-way; dissimilar ones overwrite the least used slot.
 
-A bank belongs to one sequence and one document, starts empty, and is read before it is written, a chunk of tokens at a time:
-so a token reads only what earlier chunks stored (causal), and nothing passes between sequences. An empty bank changes nothing.
+A bank belongs to one sequence and one document, starts empty, and is read before it is written, a chunk of tokens at a
+time: so a token reads only what earlier chunks stored (causal), and nothing passes between sequences. An empty bank
+changes nothing.
 
-Cortical experts. The rows of W_1 in clusters of equal size: a permutation of the hidden units, which leaves the output as it
-is. Average-k gating then keeps the k clusters with the highest mean gate and drops the others' units.
+Cortical experts. The rows of W_1 in clusters of equal size: a permutation of the hidden units, which leaves the output
+as it is. Average-k gating then keeps the k clusters with the highest mean gate and drops the others' units.
 
 Shape suffixes: B sequences, C tokens of a chunk, F hidden width, M slots.
 """
@@ -55,16 +58,18 @@ class PaceSettings:
     """lambda."""
     mix: float = 0.2
     similarity: str = "mean"
-    """s of the activation's three cases: mean of the nearest (paper) or max (released code). Storing always takes the mean."""
+    """s of the activation's three cases: mean of the nearest (paper) or max (released code). Storing always takes the
+    mean."""
     update: str = "slot"
-    """Middling tokens move a slot half-way to: slot, the mean of those that touched it (our reading of the paper); batch, the
-    mean of all middling tokens of the chunk, the same for every touched slot (released code)."""
+    """Middling tokens move a slot half-way to: slot, the mean of those that touched it (our reading of the paper);
+    batch, the mean of all middling tokens of the chunk, the same for every touched slot (released code)."""
     count_similar: bool = True
     """Similar tokens count a use of the slots they touched (paper); the released code does nothing."""
     chunk: int = 64
     """Tokens read before they are stored."""
     random: bool = False
-    """Control: the same decisions, but slots drawn at random among the filled ones in place of the nearest and farthest."""
+    """Control: the same decisions, but slots drawn at random among the filled ones in place of the nearest and
+    farthest."""
     seed: int = 0
     """Of the control's draws and of the clustering's start."""
 
@@ -247,7 +252,8 @@ def _diversity(bank: Bank) -> list[float]:
 
 @contextlib.contextmanager
 def paced(model: Model, settings: PaceSettings) -> Iterator[dict[int, Counts]]:
-    """Run `model` with the plug-ins in the chosen blocks, undone on leaving. Gives each block's counts, filled as it runs.
+    """Run `model` with the plug-ins in the chosen blocks, undone on leaving. Gives each block's counts, filled as it
+    runs.
 
     Whole sequences only: decoding from a cache is refused, since a bank would start anew with every token.
     """

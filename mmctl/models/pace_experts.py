@@ -14,8 +14,8 @@ ROUNDS = 50
 def cluster_units(rows: Tensor, experts: int, seed: int) -> Tensor:
     """Order (F,) of the hidden units in which each run of F / experts of them is one cluster.
 
-    k-means on the L2-normalised rows (F, d) of W_1, clusters constrained to the same size: every round assigns all units at
-    once at the least total distance (a linear assignment, each centre standing F / experts times).
+    k-means on the L2-normalised rows (F, d) of W_1, clusters constrained to the same size: every round assigns all
+    units at once at the least total distance (a linear assignment, each centre standing F / experts times).
     """
     from scipy.optimize import linear_sum_assignment
 

@@ -31,7 +31,8 @@ def unit(x: Tensor) -> Tensor:
 
 
 def value_one(psi: Tensor, gamma: Tensor, scale: Tensor, pending: Tensor) -> Tensor:
-    """Values (B, H, 2, D): that of the pending position, now complete, and room for the new one's, which no read sees."""
+    """Values (B, H, 2, D): that of the pending position, now complete, and room for the new one's, which no read
+    sees."""
     share = gamma.view(-1, 1, 1)
     mixed = unit(torch.lerp(psi, pending, share)) * scale.view(-1, 1, 1)
     return torch.cat([mixed, psi], dim=2)
@@ -48,8 +49,8 @@ def read_one(
 ) -> Tensor:
     """`memory_attention` of one query (B, H, 1, D), that of the newest of the stored pairs (B, H, n, D).
 
-    Sees the pairs up to `delay` before its own (a ring holds the h pairs before it and no more, so its delay is 1). begin:
-    position of the oldest pair at hand. first: (B, 1) position at which each row's document starts, or None.
+    Sees the pairs up to `delay` before its own (a ring holds the h pairs before it and no more, so its delay is 1).
+    begin: position of the oldest pair at hand. first: (B, 1) position at which each row's document starts, or None.
     """
     end = keys.shape[2] - delay
     if end <= 0:

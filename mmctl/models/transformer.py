@@ -48,8 +48,8 @@ def validate_attention(config: Any) -> None:
 
 
 def rotations(positions: Tensor, head_width: int, base: float) -> tuple[Tensor, Tensor]:
-    """cos and sin (..., T, D) of the rotary angles at positions (..., T), in float64 (far positions need it), halves side
-    by side (as in llama)."""
+    """cos and sin (..., T, D) of the rotary angles at positions (..., T), in float64 (far positions need it), halves
+    side by side (as in llama)."""
     frequency = base ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float64) / head_width)
     angle = positions.to(torch.float64)[..., None] * frequency
     angle = torch.cat([angle, angle], dim=-1)
@@ -76,7 +76,8 @@ def rotated(config: Any, tokens_BT: Tensor) -> tuple[Tensor, Tensor] | None:
 def step_rotated(config: Any, context: dict[str, Any], tokens_BT: Tensor) -> dict[str, Any]:
     """A step's context (`Cache.admit`) with rotations.
 
-    Positions count from the start of the document, so that what stands before a document (padding) cannot touch even its rounding.
+    Positions count from the start of the document, so that what stands before a document (padding) cannot touch even
+    its rounding.
     """
     first, rotation = context["first"], None
     if config.position != "none":

@@ -1,7 +1,8 @@
 """The transformer with what the mosaic might owe its advantage to, one field each: the arms of `confounds`.
 
-Keys that mix in their predecessors (smear, short convolution), normalised queries and keys, other ways to tell positions
-(ALiBi, none with log-n scaling, another RoPE base). With none of them it is the plain transformer, number for number.
+Keys that mix in their predecessors (smear, short convolution), normalised queries and keys, other ways to tell
+positions (ALiBi, none with log-n scaling, another RoPE base). With none of them it is the plain transformer, number for
+number.
 """
 
 from __future__ import annotations
@@ -37,16 +38,19 @@ class TransformerRivalConfig(TransformerConfig):
 
     name: str = "transformer-rival"
     position: str = "rope"
-    """rope; none; alibi: a head's logits fall by slope x distance, slopes 2^(-8/H), 2^(-16/H), ... (arXiv 2108.12409)."""
+    """rope; none; alibi: a head's logits fall by slope x distance, slopes 2^(-8/H), 2^(-16/H), ... (arXiv
+    2108.12409)."""
     qk_norm: bool = False
     """RMSNorm, with a learned weight a channel, of every query and key before the rotation."""
     key_smear: bool = False
-    """k_t = (1 - s) k_t + s k_{t-1}, s = sigmoid(theta) a head, theta = 0 at the start (smeared keys, Olsson et al. 2022)."""
+    """k_t = (1 - s) k_t + s k_{t-1}, s = sigmoid(theta) a head, theta = 0 at the start (smeared keys, Olsson et al.
+    2022)."""
     short_convolution: int = 0
-    """K > 1: keys and values pass a causal depth-wise convolution over K positions, which starts as the identity; 0: none."""
+    """K > 1: keys and values pass a causal depth-wise convolution over K positions, which starts as the identity; 0:
+    none."""
     attention_scale: str = "constant"
-    """constant: 1 / sqrt(D). log-n: times log n / log T, n the keys a query sees and T the training length, so that attention
-    stays as sharp over longer contexts (arXiv 2202.12172)."""
+    """constant: 1 / sqrt(D). log-n: times log n / log T, n the keys a query sees and T the training length, so that
+    attention stays as sharp over longer contexts (arXiv 2202.12172)."""
 
     def validate(self) -> None:
         position, self.position = self.position, "none" if self.position == "alibi" else self.position
@@ -94,7 +98,8 @@ class RivalAttention(Attention):
     def prepare(
         self, x: Tensor, context: dict[str, Any], entry: RivalCache | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v (B, H, T, D) of new positions x (B, T, d); `entry` carries the keys and values still to be mixed in."""
+        """q, k, v (B, H, T, D) of new positions x (B, T, d); `entry` carries the keys and values still to be mixed
+        in."""
         b, t, d = x.shape
         q, kv = self.qkv(x).split([d, 2 * d], dim=-1)
         if (kernel := self.kernel()) is not None:
@@ -195,7 +200,8 @@ class TransformerRival(Transformer):
         return {**context, "scale": self.scale(t, context["first"])}
 
     def scale(self, t: Tensor, first: Tensor | None) -> Tensor | None:
-        """log n / log T of queries at positions t (T,), (1, T, 1) or (B, 1, T, 1); `first` (B, T): where documents start."""
+        """log n / log T of queries at positions t (T,), (1, T, 1) or (B, 1, T, 1); `first` (B, T): where documents
+        start."""
         if self.config.attention_scale == "constant":  # type: ignore[attr-defined]
             return None
         seen = (t + 1 if first is None else (t - first + 1).unsqueeze(1)).to(torch.float64)

@@ -1,7 +1,7 @@
 """The essay haystack: prose that every machine has, or a file of the user's.
 
-The published one (Paul Graham's essays) is downloaded by a script; here the documentation inside the Python standard library
-takes its place, sentence after sentence. `Haystack(path)` reads the published text, or any other.
+The published one (Paul Graham's essays) is downloaded by a script; here the documentation inside the Python standard
+library takes its place, sentence after sentence. `Haystack(path)` reads the published text, or any other.
 """
 
 from __future__ import annotations

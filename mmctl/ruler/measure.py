@@ -41,9 +41,9 @@ def measure(
 ) -> dict[str, Any]:
     """Scores "<task>/accuracy@<length>" in [0, 1], greedy decoding, JSON-ready like every evaluation.
 
-    Also "-depth0" (the beginning) to "-depth4" of each task, and the means "qa/accuracy" and "ruler/accuracy" where all their
-    tasks were measured. A length too short for a task stands under "skipped". Every answer stands under "samples".
-    UsageError for a wrong number of samples or length.
+    Also "-depth0" (the beginning) to "-depth4" of each task, and the means "qa/accuracy" and "ruler/accuracy" where all
+    their tasks were measured. A length too short for a task stands under "skipped". Every answer stands under
+    "samples". UsageError for a wrong number of samples or length.
     """
     from mmctl.generation import generate
 

@@ -13,7 +13,8 @@ from mmctl.errors import UsageError
 from mmctl.ruler.prompts import DOCUMENT, QUESTION
 
 SHUFFLE_SEED = 42
-"""RULER shuffles each prompt's documents with a fresh generator of this seed, which pins the place of the gold document."""
+"""RULER shuffles each prompt's documents with a fresh generator of this seed, which pins the place of the gold
+document."""
 POSITIONS = ("ruler", "uniform", "sweep")
 LARGEST = 1 << 29
 MADE_UP = 2000
@@ -68,7 +69,8 @@ def build(rng: random.Random, size: int, index: int, source: Questions, position
 
 
 def made_up(two_hops: bool = False) -> Questions:
-    """People who do not exist: where they live, what they do. With `two_hops`, the question goes over a friend of theirs."""
+    """People who do not exist: where they live, what they do. With `two_hops`, the question goes over a friend of
+    theirs."""
     rng = random.Random(f"made-up/{two_hops}")
     names = rng.sample(NAMES, MADE_UP)
     facts = [[rng.choice(values) for _, _, values in ATTRIBUTES] for _ in names]

@@ -50,7 +50,8 @@ class Sources:
     questions: dict[str, Questions] = field(default_factory=dict)
     """qa_1 and qa_2 by name; missing: made-up documents."""
     position: str = "ruler"
-    """Of the document asked about: ruler (the published shuffle: the same place in every prompt of a size), uniform, sweep."""
+    """Of the document asked about: ruler (the published shuffle: the same place in every prompt of a size), uniform,
+    sweep."""
 
     def of(self, task: str) -> Questions:
         if task not in self.questions:
@@ -142,8 +143,9 @@ def wanted(names: list[str]) -> list[Ruler]:
 def samples(task: Ruler, length: int, count: Count, number: int, seed: int, sources: Sources) -> Iterator[Sample]:
     """`number` samples whose prompt and answer fit `length` tokens, as `count` counts them.
 
-    The largest haystack that fits is found on sample 0 by bisection; a later sample that does not fit takes a smaller one. A
-    sample is a function of (seed, task, length, index, sources). UsageError when even the smallest haystack does not fit.
+    The largest haystack that fits is found on sample 0 by bisection; a later sample that does not fit takes a smaller
+    one. A sample is a function of (seed, task, length, index, sources). UsageError when even the smallest haystack does
+    not fit.
     """
     size = _largest(task, length, count, seed, sources)
     for index in range(number):

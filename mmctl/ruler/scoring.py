@@ -1,4 +1,5 @@
-"""Scores as published (scripts/eval/synthetic/constants.py): lower-cased containment of references in the prediction."""
+"""Scores as published (scripts/eval/synthetic/constants.py): lower-cased containment of references in the
+prediction."""
 
 from __future__ import annotations
 

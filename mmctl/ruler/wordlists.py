@@ -72,7 +72,8 @@ def _numbered(words: list[str]) -> str:
 
 
 def frequent_words(rng: random.Random, size: int, length: int) -> tuple[str, list[str], int]:
-    """fwe with `size` words drawn by Zipf's law from length / 50 made-up ones; the most frequent is "...", which is noise."""
+    """fwe with `size` words drawn by Zipf's law from length / 50 made-up ones; the most frequent is "...", which is
+    noise."""
     vocabulary: list[str] = []
     seen: set[str] = set()
     while len(vocabulary) < max(FREQUENT + 1, (length - 50) // 50):

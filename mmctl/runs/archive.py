@@ -3,8 +3,8 @@
 A .tar.gz whose first member says what follows, so that a reader can refuse before it writes anything:
 
 manifest.json                        format, mmctl version, and for every run and sweep its files with size and SHA-256
-runs/<name>-<identity>/seed<k>/...   a finished run, without lock, tracking-store place, temporaries; of its checkpoints the
-                                     last and the best one, or none
+runs/<name>-<identity>/seed<k>/...   a finished run, without lock, tracking-store place, temporaries; of its checkpoints
+                                     the last and the best one, or none
 sweeps/<name>/...                    a sweep's manifest, results, report and figures
 """
 
@@ -92,7 +92,8 @@ def export(
 ) -> Exported:
     """Write finished runs and sweeps to `target`, whole at once or not at all.
 
-    UsageError if `target` has another ending than .tar.gz or exists; MmctlError if no run is finished or the disk refuses.
+    UsageError if `target` has another ending than .tar.gz or exists; MmctlError if no run is finished or the disk
+    refuses.
     """
     if not target.name.endswith(SUFFIXES):
         raise UsageError(f"{target}: expected a name ending in {' or '.join(SUFFIXES)}")

@@ -21,7 +21,8 @@ NOT_DIFFERENCES = ("name", "seed", "schema")
 
 @dataclass
 class Group:
-    """The runs of one identity that were named: one seed, or several. `runs` are finished; `unfinished` is label -> state."""
+    """The runs of one identity that were named: one seed, or several. `runs` are finished; `unfinished` is label ->
+    state."""
 
     identity: str
     label: str
@@ -57,9 +58,9 @@ def groups(root: Path, texts: Sequence[str]) -> list[Group]:
 def compare(found: Sequence[Group]) -> dict[str, Any]:
     """JSON-ready: "runs" (with costs), "differences" {key: [a value a run]}, "scores" (a row each, see `_row`).
 
-    Differences are against the first one named, over the seeds both have: over at least two seeds as the reports have them
-    (sweeps/statistics.py), for one shared seed a paired bootstrap over its examples. Evaluations are
-    compared only where they were made with the same settings.
+    Differences are against the first one named, over the seeds both have: over at least two seeds as the reports have
+    them (sweeps/statistics.py), for one shared seed a paired bootstrap over its examples. Evaluations are compared only
+    where they were made with the same settings.
     """
     return {
         "runs": [_about(group) for group in found],
@@ -69,8 +70,8 @@ def compare(found: Sequence[Group]) -> dict[str, Any]:
 
 
 def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The keys whose values are not all the same, in order, with each configuration's value; None where it has no such key
-    (a key of another model)."""
+    """The keys whose values are not all the same, in order, with each configuration's value; None where it has no such
+    key (a key of another model)."""
     keys = dict.fromkeys(key for config in configs for key in config if key not in NOT_DIFFERENCES)
     rows = {key: [config.get(key) for config in configs] for key in keys}
     return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}

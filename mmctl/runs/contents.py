@@ -101,7 +101,8 @@ def system_metrics(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Any]:
 
 
 def kept_path(root: Path, path: Path | str) -> str:
-    """How a file under `root` is noted down: relative, so that the folder of runs may be moved. ValueError elsewhere."""
+    """How a file under `root` is noted down: relative, so that the folder of runs may be moved. ValueError
+    elsewhere."""
     relative = Path(path).absolute().relative_to(root.absolute())
     if ".." in relative.parts:
         raise ValueError(f"{path}: not under {root}")

@@ -22,7 +22,8 @@ _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 class Filters:
     """What a run must be; None or empty: anything. `older_than` is in seconds since it last did something.
 
-    `values`: configuration key (full, or an ending of one that names a single key, such as `bandwidth`) -> value as typed.
+    `values`: configuration key (full, or an ending of one that names a single key, such as `bandwidth`) -> value as
+    typed.
     """
 
     state: str | None = None
@@ -38,7 +39,8 @@ class Filters:
         name: str | None = None,
         older_than: str | None = None,
     ) -> Filters:
-        """From what was typed: `key=value` words, a state, part of a name, an age such as 7d. UsageError in one line."""
+        """From what was typed: `key=value` words, a state, part of a name, an age such as 7d. UsageError in one
+        line."""
         if state is not None and state not in status.STATES:
             raise UsageError(f'state "{state}": no such state{nearest(state, status.STATES, "states")}')
         values: dict[str, str] = {}

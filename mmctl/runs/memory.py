@@ -1,9 +1,9 @@
 """How much memory a run needs, before it starts: parameters, gradients, AdamW's moments, activations, evaluation.
 
-The activation coefficients are fitted to the exact peak of allocations of a training step (mmctl/bench/measure.py) of the
-four models at d = 64 and 128, V = 512 and 1,024, T = 128 to 512, L = 2 and 4: at most 5% below and 30% above every one of them
-in float32, more above in bf16; fused kernels need less. It is an estimate: it decides how many runs share a machine, never
-what a run computes.
+The activation coefficients are fitted to the exact peak of allocations of a training step (mmctl/bench/measure.py) of
+the four models at d = 64 and 128, V = 512 and 1,024, T = 128 to 512, L = 2 and 4: at most 5% below and 30% above every
+one of them in float32, more above in bf16; fused kernels need less. It is an estimate: it decides how many runs share a
+machine, never what a run computes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def estimate(config: Config) -> Need:
 
 
 def fitting(config: Config, limit: float, least: int = 0) -> str:
-    """The setting, as one types it, with which `config` would need at most `limit` bytes and the same batch; "" if none.
+    """The setting, as one types it, with which `config` would need at most `limit` bytes and the same batch; "" if
+    none.
 
     Gradient accumulation: half the sequences at a time, twice as often, add up to the same step (but for rounding).
     `least`: smallest accumulation to propose.

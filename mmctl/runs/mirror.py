@@ -155,8 +155,8 @@ class Synced:
 def sync(root: Path, progress: Callable[[str], None] = lambda label: None) -> Synced:
     """Bring the store up to the local folders; doing it twice changes nothing. StoreError if the store is down.
 
-    Runs somebody is writing are passed over: their own process mirrors them. A SQLite store that is damaged is set aside
-    under another name, and made again.
+    Runs somebody is writing are passed over: their own process mirrors them. A SQLite store that is damaged is set
+    aside under another name, and made again.
     """
     done = Synced()
     runs = list(RunFolder.all(root))

@@ -134,7 +134,8 @@ def find(root: Path, text: str) -> Place:
 
 
 def find_all(root: Path, text: str) -> list[Place]:
-    """Every run that fits, at least one, ordered by name and seed: `name-identity` means all of its seeds. UsageError."""
+    """Every run that fits, at least one, ordered by name and seed: `name-identity` means all of its seeds.
+    UsageError."""
     wanted = text.strip().rstrip("/")
     if not wanted:
         raise UsageError("an empty run name; expected a name, an identity or a folder")

@@ -1,4 +1,5 @@
-"""A run's mlflow.json: its parent, its tags, its place in the store, and what was sent there. A damaged one is made anew."""
+"""A run's mlflow.json: its parent, its tags, its place in the store, and what was sent there. A damaged one is made
+anew."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ class Parent:
 
     @property
     def run_id(self) -> str:
-        """What children are given as `parent_run_id`. A place holder that `resolve` understands while the store is down."""
+        """What children are given as `parent_run_id`. A place holder that `resolve` understands while the store is
+        down."""
         record = self._read()
         return record["ids"][-1] if record["ids"] else record["pending"]
 
@@ -65,7 +66,8 @@ class Parent:
             self._try()
 
     def artifacts(self, paths: Iterable[Path], place: str | None = None, send: bool = True) -> None:
-        """Figures, tables and reports, sent under `place`/. ValueError for a file that is not under the folder of runs."""
+        """Figures, tables and reports, sent under `place`/. ValueError for a file that is not under the folder of
+        runs."""
         mine = {contents.kept_path(self.root, path): place for path in paths}
         self._update(lambda record: record["artifacts"].update(mine))
         if send:

@@ -1,7 +1,7 @@
 """Whether a tracking store answers, found out in seconds and before MLflow is imported.
 
-MLflow asks a database that refuses it ten times (100 s) and waits two minutes for a server that never answers; a run must
-not. A store that fails here is said to be down at once.
+MLflow asks a database that refuses it ten times (100 s) and waits two minutes for a server that never answers; a run
+must not. A store that fails here is said to be down at once.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 HIDDEN = "***"
 SHORTEST = 6
-"""Characters from which on a value of the environment is looked for: a shorter one stands in too many innocent words."""
+"""Characters from which on a value of the environment is looked for: a shorter one stands in too many innocent
+words."""
 _WORDS = (
     r"pass(?:word|wd|phrase)|secret(?:[_-]?(?:access[_-]?)?key)?|(?:auth|access|refresh|bearer|api)?[_-]?token"
     r"|(?:api|access|private)[_-]?key|credentials?"

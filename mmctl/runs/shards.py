@@ -1,4 +1,5 @@
-"""Checkpoints of a run on several processes: torch.distributed.checkpoint in safetensors, resumable by any number of them.
+"""Checkpoints of a run on several processes: torch.distributed.checkpoint in safetensors, resumable by any number of
+them.
 
 checkpoints/step_200/shard-00001-model-....safetensors   one file a process: its parts, with their offsets in the header
                      model.safetensors, optimizer.safetensors   what is not divided (step counters)

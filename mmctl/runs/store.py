@@ -118,7 +118,8 @@ def _inode(uri: str) -> tuple[int, int] | None:
 
 
 def _spelling(uri: str) -> str:
-    """`uri`, written in another way at each opening: MLflow keeps one connection for each text, also to a deleted file."""
+    """`uri`, written in another way at each opening: MLflow keeps one connection for each text, also to a deleted
+    file."""
     if (file := probe.sqlite_file(uri)) is None:
         return uri
     times = _opened[uri] = _opened.get(uri, -1) + 1
@@ -152,7 +153,8 @@ def forget(store: Store) -> None:
 
 @contextlib.contextmanager
 def explained(uri: str) -> Iterator[None]:
-    """Whatever MLflow, SQLAlchemy or the network raise, as one StoreError line; what is wrong with a run stays itself."""
+    """Whatever MLflow, SQLAlchemy or the network raise, as one StoreError line; what is wrong with a run stays
+    itself."""
     try:
         yield
     except MmctlError:

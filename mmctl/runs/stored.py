@@ -50,7 +50,8 @@ def config(run: RunFolder) -> Config:
 def check_identity(run: RunFolder, config: Config) -> None:
     """MmctlError if these are not the settings that the run was made with: an edit by hand would pass for a result.
 
-    Keys that came later are filled in with what they meant before (config.AS_BEFORE), so older runs keep their identity.
+    Keys that came later are filled in with what they meant before (config.AS_BEFORE), so older runs keep their
+    identity.
     """
     from mmctl.config import identity
 

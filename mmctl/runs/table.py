@@ -36,19 +36,20 @@ def load_runs(
 ) -> DataFrame:
     """The runs in `folder` (default: MMCTL_RUNS, else ./runs) that fit, as a pandas DataFrame.
 
-    filters: configuration keys and their values, {"model.bandwidth": "adaptive"} or ["model.bandwidth=adaptive"]; state,
-    name, older_than: as `mmctl runs list` takes them. An empty table has the columns of `ABOUT`.
+    filters: configuration keys and their values, {"model.bandwidth": "adaptive"} or ["model.bandwidth=adaptive"];
+    state, name, older_than: as `mmctl runs list` takes them. An empty table has the columns of `ABOUT`.
 
-    One row a run: ABOUT, then every configuration key under its dotted name (model.bandwidth, training.steps, ...; missing
-    where a model has no such key), then every number of result.json under `result.` (result.tokens, result.parameters).
+    One row a run: ABOUT, then every configuration key under its dotted name (model.bandwidth, training.steps, ...;
+    missing where a model has no such key), then every number of result.json under `result.` (result.tokens,
+    result.parameters).
 
-    With scores=True one row a score: ABOUT without reason, attempt, step, train_loss and when, the configuration keys, and
-    SCORES: `evaluation` (the file in eval/), `suite`, `remove_long_term` and `delay` (the evaluation-time changes), `task`
-    and `score` (recall, accuracy), `multiple` of the training length and `length` in tokens, `value`, `low` and `high`
-    (its 95% interval over examples), `n` examples, `chance`. What could not be measured has no row.
+    With scores=True one row a score: ABOUT without reason, attempt, step, train_loss and when, the configuration keys,
+    and SCORES: `evaluation` (the file in eval/), `suite`, `remove_long_term` and `delay` (the evaluation-time changes),
+    `task` and `score` (recall, accuracy), `multiple` of the training length and `length` in tokens, `value`, `low` and
+    `high` (its 95% interval over examples), `n` examples, `chance`. What could not be measured has no row.
 
-    A damaged file costs its columns (missing), never the table. Raises UsageError for a folder, key or state that is not
-    there, MmctlError without pandas.
+    A damaged file costs its columns (missing), never the table. Raises UsageError for a folder, key or state that is
+    not there, MmctlError without pandas.
     """
     try:
         import pandas

@@ -109,7 +109,8 @@ class Upload:
         self._note(closed=notes.ending(self.run, state))
 
     def artifacts(self, paths: Iterable[Path]) -> None:
-        """Send the run's own files and `paths` (under the folder of runs) where they changed since they were last sent."""
+        """Send the run's own files and `paths` (under the folder of runs) where they changed since they were last
+        sent."""
         mine = {contents.kept_path(self.root, path): None for path in paths}
         self._note(artifacts={**self.record.get("artifacts", {}), **mine})
         sent = dict(self.record.get("sent", {}))
@@ -207,7 +208,8 @@ class Upload:
                     self.diverged_at = row["step"]
 
     def _last_logged(self) -> int:
-        """The last step the store has. The tag can be one batch behind the metrics if a writer was killed between them."""
+        """The last step the store has. The tag can be one batch behind the metrics if a writer was killed between
+        them."""
         step = int(self._found.data.tags.get("mmctl.last_step", -1))
         self.last_step = step
         first = next(self._new_rows(), None)

@@ -1,4 +1,5 @@
-"""Axes to arms: one factor at a time (the default), the whole product, or zipped; with exclusions that give a reason."""
+"""Axes to arms: one factor at a time (the default), the whole product, or zipped; with exclusions that give a
+reason."""
 
 from __future__ import annotations
 

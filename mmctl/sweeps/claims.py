@@ -43,8 +43,8 @@ class Published:
 
 @dataclass(frozen=True)
 class Claim:
-    """`treatment` minus `control` in `metric` is expected to be greater or less than 0, within the margin, or (without a
-    control) `treatment`'s own value within `range`."""
+    """`treatment` minus `control` in `metric` is expected to be greater or less than 0, within the margin, or (without
+    a control) `treatment`'s own value within `range`."""
 
     id: str
     statement: str
@@ -87,7 +87,8 @@ def suite_of(metric: str) -> str | None:
 
 
 def read_claim(parent: Section, key: str, value: Any, arms: list[str]) -> Claim:
-    """A `claims` entry of a matrix whose arms are `arms`, strictly. No arms: they are wrong themselves, which was said."""
+    """A `claims` entry of a matrix whose arms are `arms`, strictly. No arms: they are wrong themselves, which was
+    said."""
     part = reading.section(parent, key, value)
     arm = reading.one_of(*arms) if arms else reading.name
     expected = part.take("expected", reading.one_of(*EXPECTED))

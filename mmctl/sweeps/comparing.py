@@ -1,4 +1,5 @@
-"""What a claim compares: scores of arms over seeds become differences, judged against chance, start values and layers."""
+"""What a claim compares: scores of arms over seeds become differences, judged against chance, start values and
+layers."""
 
 from __future__ import annotations
 

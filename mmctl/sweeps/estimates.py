@@ -1,4 +1,5 @@
-"""What a plan will cost: a row a run with its state, and time and disk estimated from finished runs where there are any."""
+"""What a plan will cost: a row a run with its state, and time and disk estimated from finished runs where there are
+any."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What the held-out examples behind a score contribute to its error: their sampling error, and a bootstrap over them.
 
-A score is a ratio of sums over examples; evaluations keep its per-example numerators and denominators (`correct`/`total`
-of an accuracy, `sum`/`count` of a loss), so that examples, whose labels share a context, are resampled whole.
+A score is a ratio of sums over examples; evaluations keep its per-example numerators and denominators
+(`correct`/`total` of an accuracy, `sum`/`count` of a loss), so that examples, whose labels share a context, are
+resampled whole.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ RESAMPLES = 2000
 def sampling(
     treatment: Sequence[Mapping[str, Any]], control: Sequence[Mapping[str, Any]] | None = None
 ) -> Sampling | None:
-    """Sampling error of the held-out examples in the mean over seeds of treatment minus control (or of treatment alone).
+    """Sampling error of the held-out examples in the mean over seeds of treatment minus control (or of treatment
+    alone).
 
     Both are one score a seed. Linearised ratio estimator, examples as clusters of labels: u_i = (a_i - R c_i) / sum(c),
     averaged over seeds, which see the same examples, and subtracted where both arms see the same ones (else their
     variances are added); the error is the root of sum(u_i^2) n / (n - 1). None without such lists.
 
     An accuracy that is 0 or 1 throughout has no spread to take an error from, and is no certainty: its error is never
-    less than 2 / labels, whose 95% interval is a little wider than the exact binomial one of no error in as many trials.
+    less than 2 / labels, whose 95% interval is a little wider than the exact binomial one of no error in as many
+    trials.
     """
     sides = [_influence(scores) for scores in (treatment, control) if scores is not None]
     known = [side for side in sides if side is not None]

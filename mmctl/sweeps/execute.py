@@ -138,7 +138,8 @@ class Sweep:
             self.launcher.submit(jobs)
 
     def _ours(self, task: Task) -> bool:
-        """Whether to start this task now; one that another process has is put back, one that it could not finish noted."""
+        """Whether to start this task now; one that another process has is put back, one that it could not finish
+        noted."""
         state, reason = look(task, self.root, self.options)
         if state == "busy":
             task.not_before = time.monotonic() + BUSY_SECONDS
@@ -230,7 +231,8 @@ class Sweep:
 
 @contextlib.contextmanager
 def catching(received: list[int]) -> Iterator[None]:
-    """SIGINT and SIGTERM append to `received` instead of ending the process. Only in the main thread, as signals are."""
+    """SIGINT and SIGTERM append to `received` instead of ending the process. Only in the main thread, as signals
+    are."""
     import threading
 
     if threading.current_thread() is not threading.main_thread():

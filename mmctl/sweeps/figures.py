@@ -54,7 +54,8 @@ def draw(folder: Path, names: Iterable[str], results: Mapping[str, Any]) -> Draw
 def _inputs(module: ModuleType, results: Mapping[str, Any]) -> str:
     """SHA-256 of what the figure shows and of the code that draws it.
 
-    A figure's module may say with `shows(results)` which part of the results that is; without, it is all but their date.
+    A figure's module may say with `shows(results)` which part of the results that is; without, it is all but their
+    date.
     """
     shown = module.shows(results) if hasattr(module, "shows") else {k: v for k, v in results.items() if k != "date"}
     digest = hashlib.sha256(json.dumps(shown, sort_keys=True, default=str).encode())

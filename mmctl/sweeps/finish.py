@@ -19,7 +19,8 @@ from mmctl.sweeps.results import collect
 
 @dataclass
 class Finished:
-    """The results as they stand on disk, what could not be drawn, and what had to be written (nothing, if all was there)."""
+    """The results as they stand on disk, what could not be drawn, and what had to be written (nothing, if all was
+    there)."""
 
     results: dict[str, Any]
     problems: list[str]

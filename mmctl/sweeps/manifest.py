@@ -1,7 +1,7 @@
 """The manifest: what a sweep is about, written before its first run and never rewritten.
 
-It fixes the claims (with the hash of the file they stand in), the cells and the seeds. A claim that was added or changed
-after the first run is marked as such in the report: the manifest says what was registered.
+It fixes the claims (with the hash of the file they stand in), the cells and the seeds. A claim that was added or
+changed after the first run is marked as such in the report: the manifest says what was registered.
 """
 
 from __future__ import annotations

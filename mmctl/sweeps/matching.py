@@ -1,4 +1,5 @@
-"""`--match params | flops | tokens`: the same budget for every arm, by changing sizes (or steps) and saying by how much it missed."""
+"""`--match params | flops | tokens`: the same budget for every arm, by changing sizes (or steps) and saying by how much
+it missed."""
 
 from __future__ import annotations
 
@@ -22,14 +23,17 @@ SIZES: dict[str, tuple[str, ...]] = {
     "transformer-rival": ("model.ffn_width",),
     "mamba2": ("model.layers", "model.state"),
 }
-"""Sizes that a model is matched by: those of its persistent memory, so that what is compared keeps its width and heads."""
+"""Sizes that a model is matched by: those of its persistent memory, so that what is compared keeps its width and
+heads."""
 
 
 def matched(matrices: Sequence[Matrix], budget: str) -> list[Matrix]:
-    """Matrices in which every arm that trains something of its own is matched to the first arm, so that any two of them compare.
-    An arm with a match of its own keeps its sizes. UsageError for an unknown budget or a model without known sizes.
+    """Matrices in which every arm that trains something of its own is matched to the first arm, so that any two of them
+    compare. An arm with a match of its own keeps its sizes. UsageError for an unknown budget or a model without known
+    sizes.
 
-    tokens: every arm already trains on as many tokens a step; an arm that trains longer (`times`) is cut to the others' steps.
+    tokens: every arm already trains on as many tokens a step; an arm that trains longer (`times`) is cut to the others'
+    steps.
     """
     if budget not in BUDGETS:
         raise UsageError(f"--match {budget}: expected one of {', '.join(BUDGETS)}{nearest(budget, BUDGETS)}")

@@ -1,8 +1,8 @@
 """An ablation is data: this reads `ablations/<name>.yaml` into a `Matrix`, strictly.
 
-A matrix has a question, a baseline, its arms (listed, or spanned by axes: see axes.py), the claims it tests and the figures
-it draws. Names and kinds are checked here, values of configuration keys by the configuration loader when a plan is made.
-The whole of a small one, to be run by `mmctl ablate path/to/window.yaml`:
+A matrix has a question, a baseline, its arms (listed, or spanned by axes: see axes.py), the claims it tests and the
+figures it draws. Names and kinds are checked here, values of configuration keys by the configuration loader when a plan
+is made. The whole of a small one, to be run by `mmctl ablate path/to/window.yaml`:
 
     name: window
     question: How much does the reach of the short-term memory matter?
@@ -60,7 +60,8 @@ class Changes:
 
 @dataclass(frozen=True)
 class Match:
-    """Sizes set so that this arm costs what arm `of` does: one key after the other takes the whole number that comes closest."""
+    """Sizes set so that this arm costs what arm `of` does: one key after the other takes the whole number that comes
+    closest."""
 
     of: str
     what: str
@@ -133,7 +134,8 @@ def shipped() -> dict[str, Path]:
 
 
 def find(names: list[str]) -> list[Matrix]:
-    """Load ablations by name, or by path for a user's own. No names: all that are shipped, but for those `only_by_name`."""
+    """Load ablations by name, or by path for a user's own. No names: all that are shipped, but for those
+    `only_by_name`."""
     available = shipped()
     if not names:
         return [matrix for matrix in map(load, available.values()) if not matrix.only_by_name]

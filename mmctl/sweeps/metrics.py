@@ -1,4 +1,5 @@
-"""Which metrics an arm will have: asked before anything runs, so that a claim with a wrong name is an error, not "not run"."""
+"""Which metrics an arm will have: asked before anything runs, so that a claim with a wrong name is an error, not "not
+run"."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ LAYER = re.compile(r"/layer(\d+)$")
 
 
 def start_values(config: Config) -> dict[str, float]:
-    """{diagnostics:<name>: value before training} of a configuration's model: asked of a narrow one of as many layers."""
+    """{diagnostics:<name>: value before training} of a configuration's model: asked of a narrow one of as many
+    layers."""
     from mmctl import models
     from mmctl.sweeps.cells import dwarf
 

@@ -9,7 +9,8 @@ from typing import Any
 
 
 def numbers_csv(results: Mapping[str, Any]) -> str:
-    """Every number: one row an arm, metric and seed, then one a claim's statistics. What is missing is an empty field."""
+    """Every number: one row an arm, metric and seed, then one a claim's statistics. What is missing is an empty
+    field."""
     text = io.StringIO()
     names = [
         "kind",

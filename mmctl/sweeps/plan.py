@@ -44,7 +44,8 @@ class Run:
 
 @dataclass
 class Plan:
-    """A whole sweep, validated. `cells` is by identity, in order of first use; `arms` maps (ablation, arm) to identity."""
+    """A whole sweep, validated. `cells` is by identity, in order of first use; `arms` maps (ablation, arm) to
+    identity."""
 
     profile: Profile
     matrices: list[Matrix]
@@ -68,7 +69,8 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """8 hex digits naming the sweep: its cells, seeds and evaluation. Claims are not part: they live in the manifest."""
+        """8 hex digits naming the sweep: its cells, seeds and evaluation. Claims are not part: they live in the
+        manifest."""
         content = {
             "profile": self.profile.name,
             "arms": {
@@ -110,8 +112,8 @@ def make_plan(
 ) -> Plan:
     """Compose preset, profile, baseline, arm and the user's key=value into validated cells. Raises UsageError.
 
-    A `model.*` override that an arm's model does not have, but another arm's has, is passed over for that arm (and listed
-    in `passed_over`); one that no arm has is an error, as is one that would undo what an ablation varies.
+    A `model.*` override that an arm's model does not have, but another arm's has, is passed over for that arm (and
+    listed in `passed_over`); one that no arm has is an error, as is one that would undo what an ablation varies.
     """
     typed = parse_overrides(overrides)
     _check_overrides(typed, matrices)
@@ -144,7 +146,8 @@ def make_plan(
 
 
 def _name_cells(plan: Plan, composer: Composer) -> None:
-    """Cells are named by the arm that first uses them; the baseline, and an arm that is just another model, by the model."""
+    """Cells are named by the arm that first uses them; the baseline, and an arm that is just another model, by the
+    model."""
     for cell in plan.cells.values():
         first = cell.uses[0]
         matrix = next(m for m in plan.matrices if m.name == first.ablation)

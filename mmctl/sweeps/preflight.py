@@ -20,7 +20,8 @@ from mmctl.sweeps.resources import cores, device_memory, places_on, visible_devi
 
 
 def resources(plan: Plan, jobs: int = 0, gpus: float | None = None) -> tuple[Resources, list[str]]:
-    """What each run gets, and what to tell the user. jobs 0: as many as fit; gpus None: one device each, where there are.
+    """What each run gets, and what to tell the user. jobs 0: as many as fit; gpus None: one device each, where there
+    are.
 
     UsageError or MmctlError, one line, when the runs cannot be carried out here as asked.
     """

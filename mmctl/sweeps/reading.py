@@ -107,7 +107,8 @@ class Section:
 
 
 def load(path: Path) -> Section:
-    """The file as a Section. UsageError, one line, if it cannot be read as YAML (through OmegaConf: 1e-3 is a number)."""
+    """The file as a Section. UsageError, one line, if it cannot be read as YAML (through OmegaConf: 1e-3 is a
+    number)."""
     from mmctl import plain
 
     try:
@@ -212,7 +213,8 @@ def section(parent: Section, key: str, value: Any) -> Section:
 
 
 def settings(parent: Section, key: str, value: Any) -> dict[str, Any]:
-    """`{dotted.key: value}` for the configuration loader, nested mappings flattened. Values are checked by that loader."""
+    """`{dotted.key: value}` for the configuration loader, nested mappings flattened. Values are checked by that
+    loader."""
     flat: dict[str, Any] = {}
 
     def walk(part: Section, prefix: str) -> None:

@@ -46,7 +46,8 @@ def visible_devices() -> list[str]:
 
 
 def device_memory(device: str) -> tuple[int, int] | None:
-    """(bytes in all, bytes free) of the device that CUDA_VISIBLE_DEVICES calls `device`; None where the driver does not say."""
+    """(bytes in all, bytes free) of the device that CUDA_VISIBLE_DEVICES calls `device`; None where the driver does not
+    say."""
     for line in _driver("index,uuid,memory.total,memory.free"):
         words = [word.strip() for word in line.split(",")]
         if len(words) == 4 and (device == words[0] or words[1].startswith(device)):

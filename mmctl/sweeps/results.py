@@ -1,7 +1,7 @@
 """From finished runs to results: every arm's scores over seeds, its costs, and every claim with its verdict.
 
-The result is one plain dictionary (results.json): the report, the terminal's table, figures and other programs read that
-and nothing else. Missing numbers are absent or null, never 0.
+The result is one plain dictionary (results.json): the report, the terminal's table, figures and other programs read
+that and nothing else. Missing numbers are absent or null, never 0.
 """
 
 from __future__ import annotations

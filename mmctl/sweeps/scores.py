@@ -1,4 +1,5 @@
-"""Reads the numbers of one arm's run from its folder. A number that is not there, or not finite, is missing: never 0."""
+"""Reads the numbers of one arm's run from its folder. A number that is not there, or not finite, is missing: never
+0."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ class Number:
 def read(run: RunFolder, config: Config, changes: Changes) -> dict[str, Number]:
     """{metric: Number} of a finished run, scored with `changes`; {} of one that is not finished.
 
-    What belongs to training (losses, diagnostics) is left out for an arm that changes something at evaluation: it is the
-    trained run's, not the arm's. What the training cost stays.
+    What belongs to training (losses, diagnostics) is left out for an arm that changes something at evaluation: it is
+    the trained run's, not the arm's. What the training cost stays.
     """
     if not run.finished:
         return {}

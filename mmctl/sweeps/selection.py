@@ -17,11 +17,11 @@ def select(
 ) -> list[Matrix]:
     """Matrices with the arms that match any of `only` (all, without one) and none of `skip`.
 
-    A selector is an ablation (`bandwidth`), an arm (`constant`, or `bandwidth/constant` where several ablations have one
-    of that name) or an axis value (`model.bandwidth=constant`, or its last part: `bandwidth=constant`). Comma-separated
-    lists are allowed. With `profile`, an arm that does not set a key other arms of its ablation set has the baseline's
-    value there: `model.long_term=true` finds the arms that do not remove it. A selector that matches nothing is a usage
-    error with the nearest that would.
+    A selector is an ablation (`bandwidth`), an arm (`constant`, or `bandwidth/constant` where several ablations have
+    one of that name) or an axis value (`model.bandwidth=constant`, or its last part: `bandwidth=constant`).
+    Comma-separated lists are allowed. With `profile`, an arm that does not set a key other arms of its ablation set has
+    the baseline's value there: `model.long_term=true` finds the arms that do not remove it. A selector that matches
+    nothing is a usage error with the nearest that would.
     """
     if profile is not None and any("=" in text for text in (*only, *skip)):
         matrices = [_completed(matrix, profile) for matrix in matrices]

@@ -18,7 +18,8 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Sampling:
-    """Standard error that drawing `examples` held-out examples gives a mean over seeds, whatever its spread over seeds."""
+    """Standard error that drawing `examples` held-out examples gives a mean over seeds, whatever its spread over
+    seeds."""
 
     error: float
     examples: int
@@ -41,10 +42,11 @@ class Estimate:
     """A mean over n seeds with both of its errors: the spread over seeds, and the draw of the held-out examples.
 
     Every seed is scored on the same examples, so the spread over seeds holds nothing of their sampling error, and of
-    saturated scores it is 0. Two intervals are therefore made, and the wider one holds: Student's t over seeds (variance
-    sd^2 / n, n - 1 degrees of freedom), and that of both errors together (variance sd^2 / n + sampling^2, degrees of
-    freedom by Welch and Satterthwaite's formula); p is the larger of the two tests'. Simulated, this covers 94 to 96% for
-    any ratio of the two errors, where either alone does not. Without spread and without examples nothing is known.
+    saturated scores it is 0. Two intervals are therefore made, and the wider one holds: Student's t over seeds
+    (variance sd^2 / n, n - 1 degrees of freedom), and that of both errors together (variance sd^2 / n + sampling^2,
+    degrees of freedom by Welch and Satterthwaite's formula); p is the larger of the two tests'. Simulated, this covers
+    94 to 96% for any ratio of the two errors, where either alone does not. Without spread and without examples nothing
+    is known.
     """
 
     mean: float
@@ -88,8 +90,8 @@ class Estimate:
 class Difference:
     """Mean paired difference, treatment minus control, in the metric's unit.
 
-    `interval` is the 95% interval (see `Estimate`; `over` = "seeds"), or for a single pair of runs a paired bootstrap over
-    their examples (`over` = "examples"), or None where neither can be had. `p` is the two-sided test's.
+    `interval` is the 95% interval (see `Estimate`; `over` = "seeds"), or for a single pair of runs a paired bootstrap
+    over their examples (`over` = "examples"), or None where neither can be had. `p` is the two-sided test's.
     """
 
     n: int
@@ -165,10 +167,10 @@ def _moments(values: Sequence[float]) -> tuple[float, float | None]:
 def holm(p_values: Sequence[float | None], alpha: float = 1.0 - LEVEL) -> list[tuple[bool, float]]:
     """Holm's step-down procedure (1979): for each test, (rejected, confidence level of its corrected interval).
 
-    A test without a p-value has not been run: it counts in the family (as p = 1) and is never rejected, so filling it in
-    later cannot have helped the others. The k-th smallest of m p-values is compared with alpha / (m - k + 1); the level of
-    its interval is one minus that. From the first that is not rejected, all share that one's level: an interval then
-    excludes 0 exactly when its test is rejected.
+    A test without a p-value has not been run: it counts in the family (as p = 1) and is never rejected, so filling it
+    in later cannot have helped the others. The k-th smallest of m p-values is compared with alpha / (m - k + 1); the
+    level of its interval is one minus that. From the first that is not rejected, all share that one's level: an
+    interval then excludes 0 exactly when its test is rejected.
     """
     m = len(p_values)
     order = sorted(range(m), key=lambda i: math.inf if p_values[i] is None else p_values[i])  # type: ignore[arg-type, return-value]

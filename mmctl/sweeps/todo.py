@@ -31,7 +31,8 @@ UNSUCCESSFUL = ("failed", "diverged")
 
 @dataclass(frozen=True)
 class Options:
-    """What to do about failures and finished runs. `max_failures`: stop starting new work at that many (None: never)."""
+    """What to do about failures and finished runs. `max_failures`: stop starting new work at that many (None:
+    never)."""
 
     force: bool = False
     retry_failed: bool = False
@@ -91,7 +92,8 @@ def idle(plan: Plan, root: Path, options: Options) -> bool:
 
 
 def look(task: Task, root: Path, options: Options) -> tuple[str, str | None]:
-    """What another process has made of a waiting task meanwhile: ("waiting" or "busy" or the state it ended in, reason)."""
+    """What another process has made of a waiting task meanwhile: ("waiting" or "busy" or the state it ended in,
+    reason)."""
     from mmctl.runs import RunFolder
     from mmctl.runs.names import places
 

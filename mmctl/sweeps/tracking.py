@@ -107,8 +107,8 @@ def _terminate(number: int, _: Any) -> None:
 
 
 def start(plan: Plan, root: Path, folder: Path, resting: bool = False) -> Tracked:
-    """Make or find the store and this sweep's parent run; a sweep that is `resting` has nothing to train, and its parent
-    run stays as it is until there is something to tell it."""
+    """Make or find the store and this sweep's parent run; a sweep that is `resting` has nothing to train, and its
+    parent run stays as it is until there is something to tell it."""
     if not all(cell.config.operation.mlflow for cell in plan.cells.values()):
         return Tracked(plan, root)
     from mmctl.runs.parents import parent_run

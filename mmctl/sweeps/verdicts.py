@@ -1,7 +1,8 @@
 """From numbers to one word, by fixed rules that look at nothing but the claim and the statistics.
 
-Let D be the mean paired difference (treatment minus control), I its 95% interval, and I* the interval corrected by Holm's
-procedure over all claims of a direction in the report (one that was not run counts in the family). In this order:
+Let D be the mean paired difference (treatment minus control), I its 95% interval, and I* the interval corrected by
+Holm's procedure over all claims of a direction in the report (one that was not run counts in the family). In this
+order:
 
 1. `not run`: no seed has both arms.
 2. `underpowered`: fewer than 3 seeds, or no standard error (the same at every seed, and no examples counted). A single
@@ -9,10 +10,10 @@ procedure over all claims of a direction in the report (one that was not run cou
    `both at chance`: neither arm's mean is above chance by more than a margin (comparing.py): neither has learned the
    task, so they cannot differ, and an absent difference is no evidence of no effect.
 3. A claim of a direction (greater, less):
-   `reproduced` (`supported`, for a hypothesis without a published value) if I* lies on the claimed side of 0, `opposite` if it lies on the other;
-   `no effect` if I lies within the claim's margin (-margin, margin);
-   `underpowered` if I is wider than the published effect (where that can be put on our metric's scale);
-   else `same direction, not significant` or `other direction, not significant` by the sign of D.
+   `reproduced` (`supported`, for a hypothesis without a published value) if I* lies on the claimed side of 0,
+   `opposite` if it lies on the other; `no effect` if I lies within the claim's margin (-margin, margin); `underpowered`
+   if I is wider than the published effect (where that can be put on our metric's scale); else `same direction, not
+   significant` or `other direction, not significant` by the sign of D.
 4. A claim of no effect: `reproduced` (`supported`) if I lies within the margin (two one-sided tests at 2.5% each);
    `an effect (+)` or `an effect (-)` if it lies wholly beyond an end of the margin, by that end;
    `underpowered` if I is wider than the whole margin (2 x margin: it could not have fitted); else `inconclusive`.

@@ -77,8 +77,8 @@ class Worker:
         with self.channel.makefile("rb") as lines:
             for line in lines:
                 self.jobs.put(json.loads(line))
-        # End of file: the parent closed the channel or died. A second signal would cut short the saving that a first one
-        # began, and of a death the kernel tells too (die_with_parent), a moment after the channel does.
+        # End of file: the parent closed the channel or died. A second signal would cut short the saving that a first
+        # one began, and of a death the kernel tells too (die_with_parent), a moment after the channel does.
         deadline = time.monotonic() + NOTICE_SECONDS
         while self.busy and sys.platform == "linux" and time.monotonic() < deadline:
             if os.getppid() != self.parent:
@@ -89,8 +89,8 @@ class Worker:
     def _stop(self, number: int, _frame: Any) -> None:
         if not self.busy:
             os._exit(0)
-        # Outside the training loop, which has handlers of its own that save first. One that is told twice must not have the
-        # saving interrupted that the first began.
+        # Outside the training loop, which has handlers of its own that save first. One that is told twice must not have
+        # the saving interrupted that the first began.
         if not self.stopping:
             self.stopping = True
             raise KeyboardInterrupt

@@ -32,8 +32,8 @@ class TrainingConfig:
     clip: float = 1.0
     """Largest norm of the gradient over all parameters; 0 leaves it alone."""
     accumulation: int = 1
-    """Parts a step's batch is cut into; their gradients add up to the whole batch's, so only memory and rounding change.
-    Several processes share the parts: none ever holds more sequences at a time than one process would."""
+    """Parts a step's batch is cut into; their gradients add up to the whole batch's, so only memory and rounding
+    change. Several processes share the parts: none ever holds more sequences at a time than one process would."""
     precision: str = "auto"
     """float32, bf16 (autocast for the matrix products), or auto: bf16 on CUDA and on CPUs with bf16 matrix units when
     d >= 128 (below that the casts cost more than the products), else float32. The choice made is what config.yaml and
@@ -44,8 +44,8 @@ class TrainingConfig:
     """Keep only each block's input for the backward pass and compute the rest again: less memory, about a third more
     time, the same numbers."""
     compile: bool = False
-    """Compile each block with torch.compile. Faster on a GPU after minutes of compiling; rounding changes, so the run is
-    another one."""
+    """Compile each block with torch.compile. Faster on a GPU after minutes of compiling; rounding changes, so the run
+    is another one."""
     evaluate_every: int = 0
     """Steps between held-out losses during training; 0: only at the end."""
 
@@ -86,7 +86,8 @@ class TrainingConfig:
         if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
             self.precision = "bf16"
         else:
-            # CPU time of a step in bf16 over float32, interleaved, one thread, AMX: at d = 128, T = 256 transformer 0.76,
-            # mosaic-v2 0.83; at d = 64, T = 128 transformer 1.53, mosaic-v2 0.91. One rule for all models of a sweep.
+            # CPU time of a step in bf16 over float32, interleaved, one thread, AMX: at d = 128, T = 256 transformer
+            # 0.76, mosaic-v2 0.83; at d = 64, T = 128 transformer 1.53, mosaic-v2 0.91. One rule for all models of a
+            # sweep.
             units = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
             self.precision = "bf16" if units and width >= 128 else "float32"

@@ -127,8 +127,8 @@ class Group(Ranks):
     # While training
 
     def rows(self, count: int, parts: int) -> list[np.ndarray]:
-        """Every `size`-th sequence, so that each process gets some of every task. A part holds no more sequences than it
-        would with one process: with enough parts to share, each process goes through fewer of them."""
+        """Every `size`-th sequence, so that each process gets some of every task. A part holds no more sequences than
+        it would with one process: with enough parts to share, each process goes through fewer of them."""
         import numpy as np
 
         own = np.arange(self.rank, count, self.size)
@@ -154,7 +154,8 @@ class Group(Ranks):
         return int(number) or None
 
     def diagnostics(self, model: Model) -> dict[str, float]:
-        """`model.diagnostics()` with the small parameters put together: it computes on them outside of a forward pass."""
+        """`model.diagnostics()` with the small parameters put together: it computes on them outside of a forward
+        pass."""
         with self._small_parameters(model):
             return model.diagnostics()
 

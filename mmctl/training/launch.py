@@ -1,7 +1,7 @@
 """`mmctl train --processes N`: start the same command N times on this machine, by torch.distributed.run.
 
-torchrun's own report of a failure is a table and a traceback; the processes have said what happened, so here one line is
-left to say: that one was killed, which it could not say itself.
+torchrun's own report of a failure is a table and a traceback; the processes have said what happened, so here one line
+is left to say: that one was killed, which it could not say itself.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def _check_devices(config: Config, processes: int) -> None:
 
 
 def _failed(config: Config, root: Path, processes: int, codes: dict[int, int]) -> int:
-    """The exit code for processes that ended with `codes` (negative: by that signal); a killed first one is said and recorded."""
+    """The exit code for processes that ended with `codes` (negative: by that signal); a killed first one is said and
+    recorded."""
     spoken = next((code for code in codes.values() if code > 0), EXIT_FAILED)
     killed = [(rank, -code) for rank, code in codes.items() if code < 0]
     found = RunFolder.locate(root, config)

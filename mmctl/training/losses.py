@@ -48,8 +48,9 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
 def autocast(device: torch.device, precision: str) -> Iterator[None]:
     """bf16 autocast for the matrix products when the configuration says so.
 
-    Also where parameters are divided among processes: they, their gradients and the sums over processes stay in float32,
-    as with one process. FSDP's own mixed precision would cast what the models keep in float32 (log-gates, bandwidths).
+    Also where parameters are divided among processes: they, their gradients and the sums over processes stay in
+    float32, as with one process. FSDP's own mixed precision would cast what the models keep in float32 (log-gates,
+    bandwidths).
     """
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
         yield

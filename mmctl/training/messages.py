@@ -1,6 +1,8 @@
-"""What the processes of a run tell each other besides numbers: through the store they met at, which outlives any of them.
+"""What the processes of a run tell each other besides numbers: through the store they met at, which outlives any of
+them.
 
-Collectives cannot do this: one that a process has left for another purpose gives the rest wrong values, or never returns.
+Collectives cannot do this: one that a process has left for another purpose gives the rest wrong values, or never
+returns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The model as training takes it: blocks that recompute their activations, or that are compiled. Names stay as they are."""
+"""The model as training takes it: blocks that recompute their activations, or that are compiled. Names stay as they
+are."""
 
 from __future__ import annotations
 

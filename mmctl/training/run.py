@@ -74,7 +74,8 @@ def execute(
     tags: dict[str, str] | None = None,
     ranks: Ranks = ALONE,
 ) -> Outcome:
-    """Do what is missing of this run, and say how it ended. Raised are usage errors, and Locked when another process has it.
+    """Do what is missing of this run, and say how it ended. Raised are usage errors, and Locked when another process
+    has it.
 
     Every process of `ranks` calls this; the first one decides, writes and speaks, the others follow it.
     """
@@ -137,7 +138,8 @@ def _follow(config: Config, ranks: Ranks) -> Outcome:
 
 
 RECORDING = 2.0
-"""Seconds a process that failed leaves the first one to notice and to record it, before its end has all of them ended."""
+"""Seconds a process that failed leaves the first one to notice and to record it, before its end has all of them
+ended."""
 
 
 def _create(root: Path, config: Config, overrides: Sequence[str]) -> RunFolder:

@@ -1,4 +1,5 @@
-"""SIGINT and SIGTERM: collected by the loop, which saves first; outside of it an exception, so that the end is recorded."""
+"""SIGINT and SIGTERM: collected by the loop, which saves first; outside of it an exception, so that the end is
+recorded."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from typing import Any
 from mmctl.training.ranks import Stopped
 
 AGAIN = 1.0
-"""Seconds after which a second signal is a second request. Launchers, and the kernel when a parent of many threads dies,
-send the same one several times."""
+"""Seconds after which a second signal is a second request. Launchers, and the kernel when a parent of many threads
+dies, send the same one several times."""
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""The command line as a process: whatever its streams and surroundings, one line and an exit code, never a traceback."""
+"""The command line as a process: whatever its streams and surroundings, one line and an exit code, never a
+traceback."""
 
 from __future__ import annotations
 

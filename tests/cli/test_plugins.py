@@ -1,4 +1,5 @@
-"""Users' own models and tasks from a file of theirs, as the README tells it, and everything that can be wrong with one."""
+"""Users' own models and tasks from a file of theirs, as the README tells it, and everything that can be wrong with
+one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""passkey and docs-qa: prompts read back as text, answers found in them, whole answers scored, depths where they are said."""
+"""passkey and docs-qa: prompts read back as text, answers found in them, whole answers scored, depths where they are
+said."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def test_executed_agrees_with_torch(variant, size, batch, length):
 
 def test_the_operations_formulas_are_what_their_products_add_up_to():
     """Below the custom operators torch sees the products themselves: the window and the scan are counted as executed;
-    a long-term read, by torch's convention for causal attention, at the full square. Short ones, in tiles, compute about
-    half of it; long ones are torch's own kernel, which its counter takes at the full square too."""
+    a long-term read, by torch's convention for causal attention, at the full square. Short ones, in tiles, compute
+    about half of it; long ones are torch's own kernel, which its counter takes at the full square too."""
     register_flop_formulas()
     x = torch.randn(1, 2, 600, 16)
     zeros = torch.zeros(1, 2, 600)

@@ -128,7 +128,8 @@ def test_rows_of_a_cache_can_be_chosen_and_repeated(axis: str) -> None:
 
 
 def test_memory_held_is_long_term_pairs_and_a_ring() -> None:
-    """Per token: keys and values of the long-term memory; all else stays as it is. Without long-term memory nothing grows."""
+    """Per token: keys and values of the long-term memory; all else stays as it is. Without long-term memory nothing
+    grows."""
     for axis, each in (
         ("mosaic-v2", 2 * 2 * 32 * 8),
         ("short-only", 0),

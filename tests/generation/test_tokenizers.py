@@ -1,4 +1,5 @@
-"""Tokenizers: what goes in comes out, letters stream whole, bytes add up, and BPE is a function of the training split."""
+"""Tokenizers: what goes in comes out, letters stream whole, bytes add up, and BPE is a function of the training
+split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""lm-evaluation-harness on a model: offline tasks, scores against hand-made sums, batches that change nothing, errors."""
+"""lm-evaluation-harness on a model: offline tasks, scores against hand-made sums, batches that change nothing,
+errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""PaceLLM's plug-ins against their equations: what must change nothing, what must not leak, and the bank slot by slot."""
+"""PaceLLM's plug-ins against their equations: what must change nothing, what must not leak, and the bank slot by
+slot."""
 
 from __future__ import annotations
 

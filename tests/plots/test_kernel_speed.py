@@ -1,4 +1,5 @@
-"""The figure of kernel speeds: every measured point of the CSV and no other, and one line where there is no such CSV."""
+"""The figure of kernel speeds: every measured point of the CSV and no other, and one line where there is no such
+CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Archives: what is exported comes back bit for bit, nothing is ever overwritten, and a hostile archive does no harm."""
+"""Archives: what is exported comes back bit for bit, nothing is ever overwritten, and a hostile archive does no
+harm."""
 
 from __future__ import annotations
 

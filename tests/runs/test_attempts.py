@@ -1,4 +1,5 @@
-"""What a run remembers of earlier attempts, that an edited configuration is noticed, and signs of life while it works."""
+"""What a run remembers of earlier attempts, that an edited configuration is noticed, and signs of life while it
+works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The mirror on a real MLflow server with a real PostgreSQL: many writers at once, and every way a server can be away."""
+"""The mirror on a real MLflow server with a real PostgreSQL: many writers at once, and every way a server can be
+away."""
 
 from __future__ import annotations
 

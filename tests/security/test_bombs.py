@@ -1,4 +1,5 @@
-"""A small file that asks for endless memory, depth or time is refused in one line, soon and without reading it whole."""
+"""A small file that asks for endless memory, depth or time is refused in one line, soon and without reading it
+whole."""
 
 from __future__ import annotations
 

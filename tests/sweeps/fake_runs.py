@@ -1,4 +1,5 @@
-"""Stands in for training in tests: `fake_runs:execute` writes in milliseconds what a run leaves behind, with known numbers.
+"""Stands in for training in tests: `fake_runs:execute` writes in milliseconds what a run leaves behind, with known
+numbers.
 
 What a run does is read from the file MMCTL_FAKE names: {"<cell>/seed<k>": action}; actions: fail, fail-once, raise,
 memory, diverge, kill (once), kill-again, hang, save. Every call is appended to `calls` beside that file.

@@ -1,4 +1,5 @@
-"""A claim about a metric that its arms will not have is refused before anything runs, and all that is wrong is said at once."""
+"""A claim about a metric that its arms will not have is refused before anything runs, and all that is wrong is said at
+once."""
 
 from __future__ import annotations
 

@@ -210,7 +210,8 @@ def test_a_dry_run_that_checks_nothing_and_keys_that_are_swallowed(
 
 
 def test_two_workers_compile_into_one_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """triton#11512: no two living workers share a cache folder, of one sweep or of two; the next sweep finds it again."""
+    """triton#11512: no two living workers share a cache folder, of one sweep or of two; the next sweep finds it
+    again."""
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)

@@ -1,4 +1,5 @@
-"""Six sweeps started in the same second on a store that does not exist yet (runner.md, section 4: 17 of 18 starts failed)."""
+"""Six sweeps started in the same second on a store that does not exist yet (runner.md, section 4: 17 of 18 starts
+failed)."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def test_equal_differences_without_examples_have_no_interval(difference: float) 
 
 
 def test_the_wider_of_two_intervals_holds() -> None:
-    """Three seeds, sd 0.01: variance 0.01^2 / 3 over seeds, with 128 examples of error 0.02 0.000433, df by the formula."""
+    """Three seeds, sd 0.01: variance 0.01^2 / 3 over seeds, with 128 examples of error 0.02 0.000433, df by the
+    formula."""
     values = {0: 0.09, 1: 0.10, 2: 0.11}
     seeds = one_sample(values)
     wide = one_sample(values, Sampling(0.02, 128))
@@ -101,7 +102,8 @@ def test_the_wider_of_two_intervals_holds() -> None:
 @pytest.mark.parametrize("n", [3, 5])
 @pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0, 2.0, 8.0])
 def test_intervals_cover_the_truth_whatever_the_two_errors_are(n: int, ratio: float) -> None:
-    """Scores of n seeds vary by 1, all of them by the same draw of examples. Alone, t over five seeds covers 72% at ratio 2."""
+    """Scores of n seeds vary by 1, all of them by the same draw of examples. Alone, t over five seeds covers 72% at
+    ratio 2."""
     rng = np.random.default_rng([n, int(10 * ratio)])
     drawn = ratio / math.sqrt(n)
     trials, inside = 1500, 0

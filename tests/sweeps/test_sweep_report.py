@@ -67,7 +67,8 @@ def test_verdicts_from_known_numbers(make_plan, root: Path) -> None:
     family = [c for c in found.values() if c["expected"] in ("greater", "less")]
     assert loss["p_holm"] <= len(family) * reference.pvalue
 
-    # Layer 0 stands at 0.30, 0.31, 0.32 (the start value 1/3 lies just within its interval), layer 1 at 0.25, 0.26, 0.27.
+    # Layer 0 stands at 0.30, 0.31, 0.32 (the start value 1/3 lies just within its interval), layer 1 at 0.25, 0.26,
+    # 0.27.
     alpha = found["bandwidth/alpha-long-term"]
     first, second = alpha["parts"]
     assert first["difference"]["mean"] == pytest.approx(0.31)

@@ -28,7 +28,8 @@ CONTEXT.set_forkserver_preload(
 
 
 def on(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 60) -> list[Any]:
-    """function(ranks, *arguments) on `size` processes: what each returned, or "killed by N", or the exception's text."""
+    """function(ranks, *arguments) on `size` processes: what each returned, or "killed by N", or the exception's
+    text."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

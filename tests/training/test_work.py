@@ -1,4 +1,5 @@
-"""Inside a run's lock: signs of life while it evaluates, memory that runs out, blocks that recompute or are compiled."""
+"""Inside a run's lock: signs of life while it evaluates, memory that runs out, blocks that recompute or are
+compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`mmctl.kernels.inspect` when a compiler fails or dies: one line that names the case, exit code 1, the rest still done."""
+"""`mmctl.kernels.inspect` when a compiler fails or dies: one line that names the case, exit code 1, the rest still
+done."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """Launchers: where a sweep's jobs run. A new one is one file here and one line in `LAUNCHERS`.
 
-The sweep (execute.py) decides what is run and when; a launcher is given jobs, says what became of them, and can be told to
-stop. What a launcher must keep, and may rely on:
+The sweep (execute.py) decides what is run and when; a launcher is given jobs, says what became of them, and can be told
+to stop. What a launcher must keep, and may rely on:
 
-- The run folders are the truth. A job needs the folder `job.root` and nothing else of the parent; `job.perform` does it in
-  the process that was given `job.message()` (plain JSON), on this machine or another. Whether a run is finished is read
-  from its folder: a launcher that forgets everything costs time, never a result.
-- Performing one job twice, at once or again, is harmless: the run's lock lets one through and the other is "busy"; a run
-  that was interrupted or killed resumes exactly. So a scheduler may requeue as it likes.
-- `submit` returns at once. Every job ends in exactly one event "done", whatever happens to its process (state "lost" when
-  it is gone without a word). Events "progress" are for the eye and may be missing.
+- The run folders are the truth. A job needs the folder `job.root` and nothing else of the parent; `job.perform` does it
+  in the process that was given `job.message()` (plain JSON), on this machine or another. Whether a run is finished is
+  read from its folder: a launcher that forgets everything costs time, never a result.
+- Performing one job twice, at once or again, is harmless: the run's lock lets one through and the other is "busy"; a
+  run that was interrupted or killed resumes exactly. So a scheduler may requeue as it likes.
+- `submit` returns at once. Every job ends in exactly one event "done", whatever happens to its process (state "lost"
+  when it is gone without a word). Events "progress" are for the eye and may be missing.
 - SIGTERM or SIGINT makes a job save and end as "interrupted".
 - MmctlError, one line, is raised only when the launcher itself cannot go on: no cluster, workers that do not start.
 
@@ -56,8 +56,8 @@ class Resources:
 class Launcher(Protocol):
     """What the sweep asks of a launcher. Constructed as `Class(resources, folder, options)`.
 
-    folder: the sweep's own (logs of workers go to `folder/"workers"`). options: what the user gave the launcher, by name
-    (`--launcher-option partition=gpu`); a name it does not know is a UsageError with the nearest it does.
+    folder: the sweep's own (logs of workers go to `folder/"workers"`). options: what the user gave the launcher, by
+    name (`--launcher-option partition=gpu`); a name it does not know is a UsageError with the nearest it does.
     """
 
     def __init__(self, resources: Resources, folder: Path, options: Mapping[str, str]) -> None: ...

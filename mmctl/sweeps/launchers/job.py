@@ -1,4 +1,5 @@
-"""A job: one training, or the evaluations of one trained run, as plain data; and how it is performed, wherever it is."""
+"""A job: one training, or the evaluations of one trained run, as plain data; and how it is performed, wherever it
+is."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ TARGETS = {
 """What performs a job of each kind: f(config, root, listener=..., **arguments) -> Outcome."""
 
 SCRUBBED = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
-"""Environment variables a job must not inherit: its run would *be* its parent's, or land elsewhere (runner.md, section 4)."""
+"""Environment variables a job must not inherit: its run would *be* its parent's, or land elsewhere (runner.md, section
+4)."""
 
 
 @dataclass
@@ -59,9 +61,10 @@ class Job:
 class Event:
     """What happened to a job.
 
-    kind "progress": values phase, step, steps, loss, tokens_per_second, seconds_left. kind "done": values state, reason,
-    path, and seconds and skipped where known. States: those of a run that has ended, "lost" (its process is gone without a
-    word), "busy" (another process has the run: try again later). `place` numbers what runs the job, for the display.
+    kind "progress": values phase, step, steps, loss, tokens_per_second, seconds_left. kind "done": values state,
+    reason, path, and seconds and skipped where known. States: those of a run that has ended, "lost" (its process is
+    gone without a word), "busy" (another process has the run: try again later). `place` numbers what runs the job, for
+    the display.
     """
 
     kind: str
@@ -75,8 +78,8 @@ def perform(
 ) -> dict[str, Any]:
     """One job, in this process; every way of failing becomes an outcome, with the traceback in the run's log.
 
-    Returns the values of its event "done": state, reason, path, skipped. KeyboardInterrupt (a signal outside the training
-    loop, which has handlers of its own) goes through.
+    Returns the values of its event "done": state, reason, path, skipped. KeyboardInterrupt (a signal outside the
+    training loop, which has handlers of its own) goes through.
     """
     import traceback
 

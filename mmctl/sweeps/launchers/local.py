@@ -1,8 +1,8 @@
 """The local launcher: long-lived worker processes, each running one job at a time.
 
-Workers are reused from job to job, so torch is imported once a worker and not once a run. A worker that dies (killed, out
-of memory, crashed) loses its job and nothing else: its place is filled anew. Each worker sees its own CUDA devices and has
-its own folder for compiled kernels, so that no two compile into one file.
+Workers are reused from job to job, so torch is imported once a worker and not once a run. A worker that dies (killed,
+out of memory, crashed) loses its job and nothing else: its place is filled anew. Each worker sees its own CUDA devices
+and has its own folder for compiled kernels, so that no two compile into one file.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class LocalLauncher:
         return events
 
     def cancel(self, number: int = signal.SIGTERM) -> None:
-        """Pass a signal on to every worker: a training one saves and ends, an idle one ends. `poll` collects the rest."""
+        """Pass a signal on to every worker: a training one saves and ends, an idle one ends. `poll` collects the
+        rest."""
         for place in self.places:
             if place.process is not None:
                 with contextlib.suppress(ProcessLookupError):

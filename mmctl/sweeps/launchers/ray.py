@@ -1,7 +1,8 @@
 """Ray: every job a task of a Ray cluster, which finds the cores and devices for it.
 
-`--ray-address` joins a running cluster (auto, HOST:PORT, ray://HOST:PORT); without one, Ray is started on this machine for the
-sweep. Nodes must share the folder of runs and have mmctl installed. A task whose worker dies is run again by Ray, and resumes.
+`--ray-address` joins a running cluster (auto, HOST:PORT, ray://HOST:PORT); without one, Ray is started on this machine
+for the sweep. Nodes must share the folder of runs and have mmctl installed. A task whose worker dies is run again by
+Ray, and resumes.
 """
 
 from __future__ import annotations

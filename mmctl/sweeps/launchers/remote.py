@@ -33,7 +33,8 @@ class Requeued:
         return perform_here(message, targets)
 
     def checkpoint(self, message: dict[str, Any], targets: dict[str, str]) -> Any:
-        """Asked by submitit on preemption or timeout: the same job again, which resumes the run from its last checkpoint."""
+        """Asked by submitit on preemption or timeout: the same job again, which resumes the run from its last
+        checkpoint."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, message, targets)

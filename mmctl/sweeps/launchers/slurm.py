@@ -1,7 +1,8 @@
 """SLURM through submitit: a job array for everything that is ready, requeued when preempted, logs beside the sweep.
 
-The folder of runs must be on a file system that the nodes share. What a preempted job had done since its last checkpoint is
-done again, exactly (runner.md, section 2). `cluster=local` runs the same path on this machine, without SLURM.
+The folder of runs must be on a file system that the nodes share. What a preempted job had done since its last
+checkpoint is done again, exactly (runner.md, section 2). `cluster=local` runs the same path on this machine, without
+SLURM.
 """
 
 from __future__ import annotations
