@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mmctl.evaluation.config import EvaluationConfig
     from mmctl.evaluation.scoring import evaluate
-    from mmctl.evaluation.suites import SUITES, file_stem, find_evaluation, same_settings, stem_in, wanted_suites
+    from mmctl.evaluation.suites import (
+        SUITES,
+        file_stem,
+        find_evaluation,
+        lacks_evaluation,
+        same_settings,
+        stem_in,
+        wanted_suites,
+    )
 
 __all__ = [
     "SUITES",
@@ -19,6 +27,7 @@ __all__ = [
     "evaluate",
     "file_stem",
     "find_evaluation",
+    "lacks_evaluation",
     "same_settings",
     "stem_in",
     "wanted_suites",

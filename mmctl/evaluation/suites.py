@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -79,8 +80,9 @@ def settings_mark(own: Any, asked: Any) -> str:
 def stem_in(run: Any, config: Any, suite: str, remove_long_term: bool = False, delay: int | None = None) -> str:
     """`file_stem` for an evaluation of `run` (a RunFolder) with config's settings: marked where they are not the run's."""
     stem = file_stem(suite, remove_long_term, delay)
-    if same_settings(run.evaluation(stem), config):
-        return stem  # nearly always, and it spares reading the run's configuration
+    with contextlib.suppress(MmctlError):  # damaged: to be made again under the name it has
+        if same_settings(run.evaluation(stem), config):
+            return stem  # nearly always, and it spares reading the run's configuration
     try:
         own = run.config()
     except MmctlError:  # damaged: whoever loads the run says so; reading scores must not stop a whole sweep
@@ -96,6 +98,16 @@ def find_evaluation(
     stem = stem_in(run, config, suite, remove_long_term, delay)
     evaluation = run.evaluation(stem)
     return (stem, evaluation) if evaluation is not None and same_settings(evaluation, config) else None
+
+
+def lacks_evaluation(
+    run: Any, config: Any, suite: str, remove_long_term: bool = False, delay: int | None = None
+) -> bool:
+    """Whether it is to be made: `find_evaluation` finds none, or one whose file is damaged, which holds nothing to keep."""
+    try:
+        return find_evaluation(run, config, suite, remove_long_term, delay) is None
+    except MmctlError:
+        return True
 
 
 def same_settings(evaluation: dict[str, Any] | None, config: Any) -> bool:

@@ -126,6 +126,17 @@ def tidy(folder: Path) -> list[str]:
     return removed
 
 
+def cut(folder: Path, step: int) -> list[int]:
+    """Delete the checkpoints beyond `step`, from which a run goes on because they are damaged; return their steps.
+
+    They would count as the newest, and what is saved now would be pruned in their favour.
+    """
+    removed = [s for s in steps(folder) if s > step]
+    for damaged in removed:
+        _delete(folder, damaged)
+    return removed
+
+
 def prune(folder: Path, keep: int) -> list[int]:
     """Delete all but the newest `keep` checkpoints and the best one; return the steps deleted.
 
@@ -134,8 +145,12 @@ def prune(folder: Path, keep: int) -> list[int]:
     have = steps(folder)
     removed = [step for step in have[:-keep] if step != best_step(folder)]
     for step in removed:
-        temporary = folder / f"step_{step}.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        os.rename(place_of(folder, step), temporary)
-        shutil.rmtree(temporary, ignore_errors=True)
+        _delete(folder, step)
     return removed
+
+
+def _delete(folder: Path, step: int) -> None:
+    temporary = folder / f"step_{step}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    os.rename(place_of(folder, step), temporary)
+    shutil.rmtree(temporary, ignore_errors=True)

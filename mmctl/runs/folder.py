@@ -204,6 +204,14 @@ class RunFolder:
         """Cut what lies beyond `step`, before resuming from it."""
         metrics.truncate(self.metrics_path, step)
 
+    def copy_metrics(self) -> str | None:
+        """All rows as text, for a checkpoint to keep."""
+        return metrics.copy(self.metrics_path)
+
+    def restore_metrics(self, text: Any) -> bool:
+        """Bring back what `copy_metrics` gave if the file does not begin with it any more; whether it had to be."""
+        return metrics.restore(self.metrics_path, text)
+
     # Checkpoints
 
     @property
@@ -224,6 +232,10 @@ class RunFolder:
         if self.metrics_path.exists():  # a checkpoint promises that the metrics up to it are there
             files.fsync_file(self.metrics_path)
         return checkpoint.save(self.checkpoints, step, payload["tensors"], payload["state"], keep=keep, best=best)
+
+    def cut_checkpoints(self, step: int) -> list[int]:
+        """Delete those beyond `step`, from which the run goes on because they are damaged; their steps."""
+        return checkpoints.cut(self.checkpoints, step)
 
     def latest_checkpoint(self) -> int | None:
         """The newest step whose files are all there with the right sizes; `load_checkpoint` also checks their content."""

@@ -13,11 +13,34 @@ from mmctl.runs import files
 
 TAIL = 65536
 """Bytes read to find the last row."""
+LARGEST_COPY = 1 << 24
+"""Bytes of rows beyond which a checkpoint keeps no copy of them."""
 
 
 def append(path: Path, step: int, values: Mapping[str, float]) -> None:
     """One line {"step", "time" (Unix seconds), **values}."""
     files.append_line(path, {"step": step, "time": round(time.time(), 3), **values})
+
+
+def copy(path: Path) -> str | None:
+    """The rows so far, for a checkpoint to keep; None where they are too many for that."""
+    try:
+        return path.read_text(encoding="ascii") if path.stat().st_size <= LARGEST_COPY else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def restore(path: Path, text: Any) -> bool:
+    """Bring back the rows that a checkpoint kept if the file does not begin with them; whether it had to be."""
+    kept = text.encode("ascii", "replace") if isinstance(text, str) else b""
+    try:
+        with open(path, "rb") as file:
+            whole = file.read(len(kept)) == kept
+    except FileNotFoundError:
+        whole = not kept
+    if not whole:
+        files.write_bytes(path, kept)
+    return not whole
 
 
 def read(path: Path) -> list[dict[str, Any]]:

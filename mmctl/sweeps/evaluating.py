@@ -14,11 +14,11 @@ from mmctl.training.progress import Listener, Progress, silent
 
 
 def missing(run: RunFolder, config: Config, changed: Changes) -> list[str]:
-    """Suites of config.evaluation that have not been scored with these changes and settings."""
-    from mmctl.evaluation import find_evaluation, wanted_suites
+    """Suites of config.evaluation that have not been scored with these changes and settings, or whose file is damaged."""
+    from mmctl.evaluation import lacks_evaluation, wanted_suites
 
     changes = changed.remove_long_term, changed.delay
-    return [suite for suite in wanted_suites(config) if find_evaluation(run, config, suite, *changes) is None]
+    return [suite for suite in wanted_suites(config) if lacks_evaluation(run, config, suite, *changes)]
 
 
 def evaluate_changed(

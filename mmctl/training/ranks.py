@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mmctl.config import DEVICE, Config
-from mmctl.errors import UsageError
+from mmctl.errors import MmctlError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +107,12 @@ class Ranks:
 
     def resume(self, run: RunFolder, model: Model, device: str) -> dict[str, Any] | None:
         """The payload of the newest whole checkpoint, as `loop.train` takes it; None if there is none."""
-        return run.load_checkpoint(map_location=device) if run.latest_checkpoint() is not None else None
+        if run.latest_checkpoint() is None:
+            return None
+        try:
+            return run.load_checkpoint(map_location=device)
+        except MmctlError:  # each is damaged inside: as if there were none, which is said where the training begins
+            return None
 
     def save(self, run: RunFolder, step: int, payload: dict[str, Any], keep: int) -> None:
         run.save_checkpoint(step, payload, keep=keep)

@@ -51,6 +51,8 @@ def train(run: RunFolder, config: Config, device: str, listener: Listener, ranks
             run.append_metrics(step, values)
 
     def checkpoint(step: int, payload: dict[str, Any]) -> None:
+        if ranks.first:  # whatever happens to the file, a resumed run has them all
+            payload["state"]["metrics"] = run.copy_metrics()
         ranks.save(run, step, payload, config.operation.keep)  # what is asked for now, not when it was made
 
     def listen(progress: Progress) -> None:
@@ -96,6 +98,9 @@ def _begin(
         print(f"{run.label}: resuming from step {start}", file=sys.stderr)
     elif steps := run.checkpoint_steps():
         print(f"{run.label}: no whole checkpoint (damaged: {steps}); starting from step 0", file=sys.stderr)
+    run.cut_checkpoints(start)
+    if resume is not None and run.restore_metrics(resume["state"].get("metrics")):
+        print(f"{run.label}: metrics.jsonl was damaged; its rows are those of step {start} again", file=sys.stderr)
     run.truncate_metrics(start)
     if "text" in config.data.tasks_in_mixture():
         load_tokenizer(config.data).save(run.path)
@@ -111,10 +116,10 @@ def _begin(
 
 
 def missing_suites(run: RunFolder, config: Config) -> list[str]:
-    """Suites that config.evaluation asks for and `run` does not have with these settings."""
-    from mmctl.evaluation import find_evaluation, wanted_suites
+    """Suites that config.evaluation asks for and `run` does not have with these settings, undamaged."""
+    from mmctl.evaluation import lacks_evaluation, wanted_suites
 
-    return [suite for suite in wanted_suites(config) if find_evaluation(run, config, suite) is None]
+    return [suite for suite in wanted_suites(config) if lacks_evaluation(run, config, suite)]
 
 
 def evaluate(
