@@ -86,14 +86,6 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Exclusion:
-    """A combination left out of a product, and why."""
-
-    when: Mapping[str, Any]
-    reason: str
-
-
-@dataclass(frozen=True)
 class Matrix:
     """One ablation. `digest` is the SHA-256 of its file."""
 

@@ -117,12 +117,6 @@ def quantile(level: float, df: float) -> float:
     return float(t.ppf(0.5 + level / 2, df))
 
 
-def t_interval(mean: float, sd: float, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """Student's interval for the mean of n numbers with standard deviation sd. Zero spread gives a point."""
-    half = quantile(level, n - 1) * sd / math.sqrt(n)
-    return mean - half, mean + half
-
-
 def summarise(values: Sequence[float], sampling: Sampling | None = None) -> Summary | None:
     """Mean, spread and interval of one arm's scores; None for no scores."""
     if not values:

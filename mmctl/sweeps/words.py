@@ -12,15 +12,6 @@ MISSING = "missing"
 UNPUBLISHED = "no published value"
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """Four significant digits, plain for sizes that occur here; "missing" for what is not there."""
-    if value is None:
-        return MISSING
-    if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
-        return f"{value:.{digits - 1}g}"
-    return f"{value:.{digits}f}".rstrip("0").rstrip(".") if abs(value) >= 1000 else f"{value:.{digits}f}"
-
-
 def large(value: float | None) -> str:
     """1234567 -> "1.23 M"."""
     if value is None:

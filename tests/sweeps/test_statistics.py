@@ -17,7 +17,6 @@ from mmctl.sweeps.statistics import (
     one_sample,
     paired,
     summarise,
-    t_interval,
 )
 
 
@@ -148,7 +147,7 @@ def test_summary_of_scores() -> None:
     assert found is not None
     assert (found.n, found.mean) == (3, pytest.approx(7 / 3))
     assert found.sd == pytest.approx(np.std([1, 2, 4], ddof=1))
-    assert found.interval == pytest.approx(t_interval(7 / 3, float(np.std([1, 2, 4], ddof=1)), 3))
+    assert found.interval == pytest.approx(stats.t.interval(0.95, 2, 7 / 3, stats.sem([1, 2, 4])))
     assert summarise([]) is None
     single = summarise([2.0])
     assert single is not None
@@ -160,8 +159,10 @@ def test_interval_covers_the_truth_as_often_as_it_says() -> None:
     samples = rng.normal(0.7, 1.3, (4000, 4))
     inside = 0
     for row in samples:
-        low, high = t_interval(float(row.mean()), float(row.std(ddof=1)), 4)
-        inside += low <= 0.7 <= high
+        found = summarise(row.tolist())
+        assert found is not None
+        assert found.interval is not None
+        inside += found.interval[0] <= 0.7 <= found.interval[1]
     assert 0.95 - 3 * math.sqrt(0.05 * 0.95 / 4000) < inside / 4000 < 0.95 + 3 * math.sqrt(0.05 * 0.95 / 4000)
 
 

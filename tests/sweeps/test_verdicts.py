@@ -9,7 +9,7 @@ from scipy import stats
 
 from mmctl.sweeps import verdicts
 from mmctl.sweeps.claims import Claim, Published
-from mmctl.sweeps.statistics import Difference, Sampling, one_sample, t_interval
+from mmctl.sweeps.statistics import Difference, Sampling, one_sample
 from mmctl.sweeps.verdicts import Judged, judge, judge_all, judge_layers
 
 
@@ -25,7 +25,7 @@ def difference(mean: float, half: float, n: int = 5) -> Difference:
     """A difference whose 95% interval is mean ± half."""
     sd = half * math.sqrt(n) / float(stats.t.ppf(0.975, n - 1))
     p = 1.0 if mean == 0 else 2 * float(stats.t.sf(abs(mean) / (sd / math.sqrt(n)), n - 1))
-    return Difference(n, mean, sd, t_interval(mean, sd, n), p)
+    return Difference(n, mean, sd, (mean - half, mean + half), p)
 
 
 @pytest.mark.parametrize(
