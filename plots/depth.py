@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmctl.data.answers import DEPTHS
 from mmctl.errors import UsageError, nearest
 
 from . import sources, style
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 TITLE = "Accuracy by depth and length"
 SCORE = re.compile(r"(?P<task>[^/]+)/accuracy-depth(?P<depth>\d)@(?P<length>\d+)(?P<times>x?)")
-DEPTHS = 5
 COLUMNS = 4
 """Panels side by side."""
 

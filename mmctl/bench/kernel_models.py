@@ -31,6 +31,7 @@ from mmctl.bench.kernel_cases import (
     visible_pairs,
 )
 from mmctl.bench.peers import FOLDED, Contender, Flex, Unavailable, first_line, flex_read
+from mmctl.training.losses import autocast
 
 STEP_LAYERS, STEP_VOCABULARY = 2, 4096
 """A step's model: two layers, so that building it takes seconds, and a vocabulary that does not hide them."""
@@ -65,11 +66,6 @@ def precision_of(size: Size) -> str:
     if size.dtype not in names:
         raise Unavailable("training has no float16")
     return names[size.dtype]
-
-
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """bf16 for the matrix products, as in training."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
 def held_to(backend: str, work: Callable[..., Any]) -> Callable[..., Any]:

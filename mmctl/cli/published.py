@@ -123,9 +123,10 @@ def measure(suite: str, folder: Any, model: Any, asked: Asked, config: Any, told
 
 
 def _sources(asked: Asked) -> Any:
+    from mmctl.data.docs_qa import POSITIONS
     from mmctl.errors import nearest
     from mmctl.ruler.haystack import Haystack
-    from mmctl.ruler.questions import POSITIONS, read
+    from mmctl.ruler.questions import read
     from mmctl.ruler.registry import Sources
 
     if asked.position not in POSITIONS:

@@ -10,7 +10,6 @@ import platform
 import sysconfig
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -74,8 +73,6 @@ class Corpus:
 
 
 _cache: dict[tuple[object, ...], Corpus] = {}
-_looked: dict[tuple[object, ...], Corpus] | None = None
-"""What `one_look` has seen; None outside of it."""
 
 
 def load_corpus(text: str | None, held_out: float) -> Corpus:
@@ -84,8 +81,6 @@ def load_corpus(text: str | None, held_out: float) -> Corpus:
     Raises UsageError, one line naming the file, for text that is missing, unreadable, empty, binary or not UTF-8.
     """
     key: tuple[object, ...] = (text, held_out)
-    if _looked is not None and key in _looked:
-        return _looked[key]
     # The library is not looked at again: it changes only with the Python that runs this process.
     files = list_files(text) if text is not None else stdlib_files() if key not in _cache else []
     if text is not None:
@@ -97,21 +92,7 @@ def load_corpus(text: str | None, held_out: float) -> Corpus:
         if not train or not held:
             raise UsageError(f"{label}: too little text to hold a part out ({sum(len(d) for _, d in documents)} bytes)")
         _cache[key] = Corpus(label, _join(train), _join(held), platform.python_version() if text is None else "")
-    if _looked is not None:
-        _looked[text, held_out] = _cache[key]
     return _cache[key]
-
-
-@contextmanager
-def one_look() -> Iterator[None]:
-    """Inside, a corpus is looked at once: its files are taken not to change while, say, a plan is made."""
-    global _looked
-    before = _looked
-    _looked = {} if before is None else before
-    try:
-        yield
-    finally:
-        _looked = before
 
 
 def stdlib_files() -> list[tuple[str, Path]]:

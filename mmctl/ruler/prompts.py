@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mmctl.data.docs_qa import GIVEN, INSTRUCTION
+
 NIAH = (
     "Some special magic {kind} are hidden within the following text. Make sure to memorize it. I will quiz you about the {kind} "
     "afterwards.\n{context}\nWhat are all the special magic {kind} for {query} mentioned in the provided text?"
@@ -33,6 +35,5 @@ FREQUENT_WORDS = (
     "frequently appeared words in the above coded text?"
     " Answer: According to the coded text above, the three most frequently appeared words are:"
 )
-_ASK = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
-QUESTION = _ASK + "\n\nThe following are given documents.\n\n{context}\n\n" + _ASK + "\n\nQuestion: {query} Answer:"
+QUESTION = f"{INSTRUCTION}{GIVEN}{{context}}\n\n{INSTRUCTION}\n\nQuestion: {{query}} Answer:"
 DOCUMENT = "Document {number}:\n{text}"

@@ -8,14 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmctl.data.docs_qa import ATTRIBUTES, NAMES
+from mmctl.data.docs_qa import ATTRIBUTES, NAMES, RULER_SEED
 from mmctl.errors import UsageError
 from mmctl.ruler.prompts import DOCUMENT, QUESTION
 
-SHUFFLE_SEED = 42
-"""RULER shuffles each prompt's documents with a fresh generator of this seed, which pins the place of the gold
-document."""
-POSITIONS = ("ruler", "uniform", "sweep")
 LARGEST = 1 << 29
 MADE_UP = 2000
 """Made-up people."""
@@ -57,7 +53,7 @@ def build(rng: random.Random, size: int, index: int, source: Questions, position
         chosen += near + rng.sample(others, min(len(others), missing - len(near)))
     first = chosen[0]
     if position == "ruler":
-        random.Random(SHUFFLE_SEED).shuffle(chosen)
+        random.Random(RULER_SEED).shuffle(chosen)
     else:
         rest = chosen[1:]
         rng.shuffle(rest)

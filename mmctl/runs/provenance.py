@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mmctl import plugins
-from mmctl.runs.redaction import redact, redact_arguments, redact_urls
-
-__all__ = ["collect", "redact", "redact_urls"]
+from mmctl.runs.redaction import redact, redact_arguments
 
 LARGEST_DIFF = 100_000
 """Characters of uncommitted changes kept; a longer diff is cut and says so."""
@@ -63,13 +61,14 @@ def _machine() -> dict[str, Any]:
 
     return {
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": psutil.cpu_count(logical=False) or psutil.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """What the processor calls itself, or its architecture where it does not say."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:

@@ -15,7 +15,8 @@ from typing import Any
 from mmctl import plugins
 from mmctl.config import Config, flat, identity, load
 from mmctl.errors import UsageError, nearest
-from mmctl.schema import flatten
+from mmctl.models import MODELS
+from mmctl.schema import flatten, schema
 from mmctl.sweeps.matrix import Arm, Changes, Match, Matrix
 from mmctl.sweeps.profiles import Profile
 
@@ -86,7 +87,7 @@ class Composer:
         name = _model_name(self.profile, layers, self.typed)
         kept = []
         for text, key in zip(self.overrides, self.typed, strict=True):
-            if _other_models(key, name):
+            if name in MODELS and schema(name).of_another_model(key):
                 self.passed_over.setdefault(key, []).append(where)
             else:
                 self.used.add(key)
@@ -198,17 +199,6 @@ def _model_name(profile: Profile, layers: Sequence[Mapping[str, Any]], typed: Ma
     for layer in (profile.set, *layers, typed):
         name = str(flatten(layer).get("model.name", name))
     return name
-
-
-def _other_models(key: str, name: str) -> bool:
-    """Whether `key` is a model.* key that model `name` lacks and another registered model has."""
-    from mmctl.models import MODELS, config_class
-
-    if not key.startswith("model.") or name not in MODELS:
-        return False
-    leaf = key.removeprefix("model.").partition(".")[0]
-    fields = {model: set(config_class(model).__dataclass_fields__) for model in MODELS}
-    return leaf not in fields[name] and any(leaf in f for f in fields.values())
 
 
 def _typed(value: Any) -> str:

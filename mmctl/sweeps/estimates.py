@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mmctl.config import Config
 from mmctl.errors import MmctlError
 from mmctl.runs import memory
+from mmctl.runs.preflight import BYTES_PER_PARAMETER
 from mmctl.sweeps import costs, evaluating
 from mmctl.sweeps.matrix import Arm
 from mmctl.sweeps.plan import Plan, Run
@@ -23,8 +24,6 @@ FLOPS_PER_SECOND = 1.5e10
 """Of one CPU thread, where no finished run says better: the order of magnitude of small models on current CPUs."""
 SAMPLED = 40
 """Finished runs the speed is taken from."""
-BYTES_A_PARAMETER = 12
-"""Weights and AdamW's two moments, float32."""
 SMALL_FILES = 2_000_000
 """Metrics, evaluations and logs of a run, bytes; generous."""
 COUNTED = ("training_flops", "evaluation_flops")
@@ -151,5 +150,5 @@ def _cost(config: Config) -> dict[str, Any]:
         "training_flops": 3.0 * cost["flops_per_token"]["executed"] * tokens,
         "evaluation_flops": scored,
         "memory": memory.estimate(config).total,
-        "bytes": BYTES_A_PARAMETER * cost["parameters"] * config.operation.keep + SMALL_FILES,
+        "bytes": BYTES_PER_PARAMETER * cost["parameters"] * config.operation.keep + SMALL_FILES,
     }

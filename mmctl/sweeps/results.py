@@ -193,6 +193,7 @@ def _claim(
 
 def machine() -> dict[str, Any]:
     """What the sweep ran on, as far as it bears on its numbers and times. No names of hosts or people."""
+    from mmctl.runs.provenance import processor
     from mmctl.sweeps.resources import cores
 
     device = "cpu"
@@ -203,17 +204,7 @@ def machine() -> dict[str, Any]:
             device = torch.cuda.get_device_name(0)
     except ImportError:
         pass
-    return {"system": platform.system(), "processor": _processor(), "cores": cores(), "device": device}
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return {"system": platform.system(), "processor": processor(), "cores": cores(), "device": device}
 
 
 def versions() -> dict[str, str]:
