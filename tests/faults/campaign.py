@@ -41,6 +41,7 @@ class Campaign:
         self.broken: list[str] = []
         self.reference: dict[str, Any] = {}
         self.cards: list[tuple[str, str]] = []
+        self.file: Path | None = None
         self.began = time.monotonic()
 
     def prepare(self) -> None:
@@ -99,7 +100,7 @@ class Campaign:
 
     def others(self, chosen: Sequence[str] | None = None) -> None:
         for name, scenario in fault_scenarios.SCENARIOS.items():
-            if chosen is not None and name not in chosen:
+            if (chosen is not None and name not in chosen) or (name in fault_scenarios.MLFLOW and not self.mlflow):
                 continue
             case = sweeps.Case(self.folder / name, self.seeds if name not in fault_scenarios.SMALL else "0")
             reference = {k: v for k, v in self.reference.items() if k.rpartition("seed")[2] in case.seeds.split(",")}
@@ -145,6 +146,9 @@ class Campaign:
         }
 
     def say(self, text: str) -> None:
+        """One timed line; what was done so far goes to the summary's file, for a campaign that is stopped."""
+        if self.file is not None:
+            self.file.write_text(json.dumps(self.summary(), indent=1) + "\n")
         print(f"{time.monotonic() - self.began:7.1f} s  {text}", file=sys.stderr, flush=True)
 
 
@@ -195,20 +199,19 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
     parser.add_argument("--minutes", type=float, default=1e6, help="start no round of kills after that")
     parser.add_argument("--only", nargs="*", help=f"of {', '.join(fault_scenarios.SCENARIOS)}; nothing: none of them")
+    parser.add_argument("--seeds", default="0,1,2,3", help="seeds of a sweep, which has three runs of each")
+    parser.add_argument("--no-mlflow", action="store_true", help="leave the tracking store out")
     given = parser.parse_args()
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="faults-"))).absolute()
     fault_scenarios.own_mounts()
-    campaign = Campaign(folder, given.seed)
+    campaign = Campaign(folder, given.seed, given.seeds, not given.no_mlflow)
+    campaign.file = given.summary
     campaign.prepare()
-    try:
-        campaign.others(given.only)
-        campaign.rounds(given.kills, seconds=given.minutes * 60)
-    finally:
-        found = campaign.summary()
-        text = json.dumps(found, indent=1) + "\n"
-        if given.summary:
-            given.summary.write_text(text)
-        print(text)
+    campaign.rounds(given.kills, seconds=given.minutes * 60)
+    campaign.others(given.only)
+    campaign.say("done")
+    found = campaign.summary()
+    print(json.dumps(found, indent=1))
     if campaign.broken:
         print(f"what broke lies in {folder}", file=sys.stderr)
     return 1 if campaign.broken or found["kills"] < given.kills else 0

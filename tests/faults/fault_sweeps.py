@@ -57,7 +57,8 @@ class Case:
 
     def command(self) -> list[str]:
         mlflow = f"operation.mlflow={'true' if self.mlflow else 'false'}"
-        own = [str(self.folder / "faults.yaml"), "--seeds", self.seeds, "--jobs", str(self.jobs)]
+        seeds = self.seeds if "," in self.seeds else f"{self.seeds},"  # else it would be how many
+        own = [str(self.folder / "faults.yaml"), "--seeds", seeds, "--jobs", str(self.jobs)]
         return ["ablate", *own, "--runs", str(self.root), *WORDS, mlflow, *self.words]
 
     def start(self, *words: str) -> int:
