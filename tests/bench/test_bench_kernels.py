@@ -81,7 +81,7 @@ def not_finite(keys, values, bandwidth, **span):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "named"), [(off_by_one, "is off by"), (wrong_gradient, "dbeta|dalpha"), (not_finite, "finite")], ids=str
+    ("wrong", "named"), [(off_by_one, "is off by"), (wrong_gradient, "dbeta|dalpha"), (not_finite, "finite")]
 )
 @pytest.mark.parametrize("case", ["long", "short"])
 def test_a_kernel_that_is_wrong_gets_no_time_and_is_named(case, wrong, named, small, tmp_path, monkeypatch):
