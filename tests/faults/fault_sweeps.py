@@ -115,7 +115,10 @@ class Case:
         return [pid for pid in born if living(pid)]
 
     def check(self) -> None:
-        """Broken if something that was finished is not as it was."""
+        """Broken if something that was finished is not as it was, or a traceback was shown to the user."""
+        log = self.folder / "log"
+        if log.exists() and b"Traceback" in log.read_bytes():
+            raise checks.Broken(f"{self.folder.name}: a traceback on the screen")
         self.before = checks.kept(self.before, self.root)
 
     def judge(self, reference: dict[str, Any]) -> dict[str, int]:
