@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from mmctl.cli.options import Root
+
 from . import sources, style
 from .attention_weights import Distribution, Panel, collect, measure, peak_begin
 
@@ -235,10 +237,7 @@ def command(
             "--out", help="Folder for the figure (default: the run's or the sweep's figures/).", show_default=False
         ),
     ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).", show_default=False),
-    ] = None,
+    root: Root = None,
 ) -> None:
     """Where the last query looks: its weight on every earlier position, per layer and memory.
 

@@ -15,6 +15,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from mmctl.cli.options import Root
 from mmctl.errors import UsageError, nearest
 
 from . import grid, sources, style
@@ -231,10 +232,7 @@ def command(
         Path | None,
         typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
     ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).", show_default=False),
-    ] = None,
+    root: Root = None,
 ) -> None:
     """The learned bandwidth: alpha by layer beside the published range, and beta against n for every head.
 

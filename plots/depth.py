@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmctl.cli.options import Root
 from mmctl.data.answers import DEPTHS
 from mmctl.errors import UsageError, nearest
 
@@ -154,10 +155,7 @@ def command(
         Path | None,
         typer.Option("--out", help="Folder for the figure (default: figures/ of the first run).", show_default=False),
     ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).", show_default=False),
-    ] = None,
+    root: Root = None,
 ) -> None:
     """Depth against length as a heat map, from evaluations by depth (RULER, passkey, docs_qa).
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmctl.cli.options import Root
 from mmctl.errors import UsageError
 from mmctl.sweeps import verdicts
 from mmctl.sweeps.units import scale_of
@@ -213,10 +214,7 @@ def command(
         Path | None,
         typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
     ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).", show_default=False),
-    ] = None,
+    root: Root = None,
 ) -> None:
     """Every claim's paired difference with its 95% interval, the published difference beside it (a forest plot).
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmctl.cli.options import Root
 from mmctl.errors import UsageError, nearest
 from mmctl.sweeps.units import scale_of
 
@@ -203,10 +204,7 @@ def command(
         Path | None,
         typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
     ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).", show_default=False),
-    ] = None,
+    root: Root = None,
 ) -> None:
     """Scores against length, the training length marked: one row an ablation, one panel a task, 95% intervals over
     seeds.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmctl.cli.options import Root
 from mmctl.sweeps.units import scale_of
 
 from . import sources, style
@@ -229,10 +230,7 @@ def command(
         Path | None,
         typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
     ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).", show_default=False),
-    ] = None,
+    root: Root = None,
 ) -> None:
     """Accuracy against forward FLOPs per token: our arms with 95% intervals over seeds, published points beside them.
 

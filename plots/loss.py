@@ -12,6 +12,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from mmctl.cli.options import Root
 from mmctl.errors import UsageError, nearest
 
 from . import grid, sources, style
@@ -160,10 +161,7 @@ def command(
         Path | None,
         typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
     ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).", show_default=False),
-    ] = None,
+    root: Root = None,
 ) -> None:
     """Training loss against tokens and FLOPs, a band over seeds: one row an ablation, one line an arm.
 

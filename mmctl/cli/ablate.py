@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mmctl.cli import complete
+from mmctl.cli.options import Root
 
 OPTIONS = {
     "fail_fast": "--fail-fast",
@@ -109,9 +109,7 @@ def ablate(
             show_default=False,
         ),
     ] = None,
-    runs: Annotated[
-        Path | None, typer.Option("--runs", help="Where runs land (default: $MMCTL_RUNS, else ./runs).")
-    ] = None,
+    runs: Root = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results (or the dry run's table, or the status) as JSON.")
     ] = False,

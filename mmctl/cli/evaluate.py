@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mmctl.cli import complete
+from mmctl.cli.options import Device, Root, Run
 
 
 def evaluate(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="A run: its folder, name, name/seedK or identity.",
-            autocompletion=complete.run_names,
-        ),
-    ],
+    run: Run,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -75,10 +68,8 @@ def evaluate(
         bool, typer.Option("--remove-long-term", help="Take the long-term memories' outputs away.")
     ] = False,
     details: Annotated[bool, typer.Option("--details", help="Show every score: losses, shots, quarters.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    runs: Annotated[
-        Path | None, typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).")
-    ] = None,
+    device: Device = "auto",
+    runs: Root = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the evaluations as a JSON list on stdout.")] = False,
 ) -> None:
     """Evaluate a run's newest checkpoint at multiples of its training length, and keep the scores in its folder.

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mmctl.cli import complete
+from mmctl.cli.options import Device, Root, Run
 
 
 def generate(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="A run: its folder, name, name/seedK or identity.",
-            autocompletion=complete.run_names,
-        ),
-    ],
+    run: Run,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to continue; - reads it from stdin, as it is.")],
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to make.")] = 128,
     temperature: Annotated[
@@ -39,10 +31,8 @@ def generate(
     remove_long_term: Annotated[
         bool, typer.Option("--remove-long-term", help="Take the long-term memories' outputs away.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    runs: Annotated[
-        Path | None, typer.Option("--runs", help="Where runs are (default: $MMCTL_RUNS, else ./runs).")
-    ] = None,
+    device: Device = "auto",
+    runs: Root = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one object at the end instead of text as it comes.")
     ] = False,

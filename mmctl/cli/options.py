@@ -1,4 +1,4 @@
-"""What commands share: the --plugin option, tables, JSON, and one line for a wrong option."""
+"""What commands share: arguments and options, tables, JSON, and one line for a wrong option."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ Root = Annotated[
     str | None,
     typer.Option("--runs", help="Folder of runs (default: $MMCTL_RUNS, else ./runs).", show_default=False),
 ]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run: its folder, name, name/seedK or identity.",
+        autocompletion=complete.run_names,
+        show_default=False,
+    ),
+]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for a program instead of a table.")]
 
 State = Annotated[

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmctl.cli import complete, runs_archive, runs_clean, runs_compare
-from mmctl.cli.options import Json, Name, Older, Root, State, Words, console, plain, print_json, table
+from mmctl.cli import runs_archive, runs_clean, runs_compare
+from mmctl.cli.options import Json, Name, Older, Root, Run, State, Words, console, plain, print_json, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,10 +67,7 @@ def list_runs(
 
 @app.command("show")
 def show(
-    run: Annotated[
-        str,
-        typer.Argument(help="Name, name/seedK, identity or folder of a run.", autocompletion=complete.run_names),
-    ],
+    run: Run,
     runs: Root = None,
     as_json: Json = False,
 ) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mmctl.cli import complete
-from mmctl.cli.options import preset_and_overrides
+from mmctl.cli.options import Root, preset_and_overrides
 
 LOSSES = {"training": "train_loss", "held-out": "held_out_loss"}
 
@@ -30,9 +29,7 @@ def train(
     name: Annotated[
         str | None, typer.Option(help="Name of the run's folder (default: the model's name).", show_default=False)
     ] = None,
-    runs: Annotated[
-        Path | None, typer.Option("--runs", help="Where runs land (default: $MMCTL_RUNS, else ./runs).")
-    ] = None,
+    runs: Root = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Validate, print the resolved configuration, write nothing.")
     ] = False,
@@ -72,7 +69,7 @@ def train(
 def _train(
     words: list[str],
     options: dict[str, Any],
-    runs: Path | None,
+    runs: str | None,
     dry_run: bool,
     as_json: bool,
     processes: int,
@@ -113,15 +110,16 @@ def _train(
             print(f"mmctl: {outcome.reason}", file=sys.stderr)
         return outcome.exit_code
     run = RunFolder.open(outcome.path)
+    about = {"run": run.label, "path": str(run.path)}
     if outcome.state != "finished":
         print(f"mmctl: {run.label} {outcome.state}: {outcome.reason}", file=sys.stderr)
         if outcome.state == "interrupted":
             print("mmctl: the same command resumes it", file=sys.stderr)
         if as_json:
-            print(json.dumps({"run": str(run.path), "state": outcome.state, "reason": outcome.reason}, indent=2))
+            print(json.dumps({**about, "state": outcome.state, "reason": outcome.reason}, indent=2))
         return outcome.exit_code
     if as_json:
-        print(json.dumps({"run": str(run.path), "skipped": outcome.skipped, **run.result()}, indent=2))
+        print(json.dumps({**about, "skipped": outcome.skipped, **run.result()}, indent=2))
         return EXIT_DONE
     result = run.result()
     state = "already finished" if outcome.skipped else "finished"
