@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmctl.bench.measure import interleaved
-from mmctl.errors import UsageError
+from mmctl.bench.measure import device_of, interleaved, numbers
 
 if TYPE_CHECKING:
     from mmctl.models.base import Model
@@ -46,7 +45,7 @@ def command(
     speed does not depend on them.
     """
     results = []
-    for length in _lengths(prompt):
+    for length in numbers("--prompt", prompt, 1):
         print(f"measuring a prompt of {length} tokens ...", file=sys.stderr, flush=True)
         results.append(measure(size, length, tokens, batch, rounds, threads, device))
     if as_json:
@@ -63,9 +62,7 @@ def measure(size: str, prompt: int, tokens: int, batch: int, rounds: int, thread
     from mmctl.config import load
 
     torch.set_num_threads(threads)
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UsageError(f'--device "{device}": torch sees no CUDA device here')
-    where = torch.device(device)
+    where = device_of(device)
     work: dict[str, Callable[[], Any]] = {}
     memory = {}
     for name in MODELS:
@@ -174,13 +171,3 @@ def print_table(results: list[dict[str, Any]]) -> None:
                 f"{m['bytes_per_token']:,.0f}", f"{m['fixed_bytes']:,.0f}",
             )  # fmt: skip
             print("  ".join(cell.rjust(max(len(c), 12)) for cell, c in zip(cells, columns, strict=True)))
-
-
-def _lengths(text: str) -> list[int]:
-    try:
-        lengths = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f'--prompt "{text}": expected lengths separated by commas, such as 256,1024') from None
-    if min(lengths) < 1:
-        raise UsageError(f'--prompt "{text}": expected lengths of at least 1')
-    return list(dict.fromkeys(lengths))

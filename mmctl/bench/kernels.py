@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmctl.bench.measure import device_of, numbers
 from mmctl.errors import MmctlError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -87,12 +88,12 @@ def command(
 
     began = time.perf_counter()
     torch.set_num_threads(threads)
-    place = _device(device)
+    place = device_of(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     kind = place.type
     dtype = getattr(torch, DTYPES[_one("--precision", precision or ("bf16" if kind == "cuda" else "float32"), DTYPES)])
     chosen = [_one("--cases", name, CASES) for name in cases.split(",")]
-    lengths = sorted(_numbers("--tokens", tokens or TOKENS[kind], 2))
-    sizes = _numbers("--widths", widths or WIDTHS[kind], 1)
+    lengths = sorted(numbers("--tokens", tokens or TOKENS[kind], 2))
+    sizes = numbers("--widths", widths or WIDTHS[kind], 1)
     print("measuring the machine's ceilings ...", file=sys.stderr, flush=True)
     machine = report.machine(place, dtype) | ceilings(place, dtype)
     rows: list[dict[str, Any]] = []
@@ -172,32 +173,7 @@ def _measure(case: str, size: Size, seed: int, rounds: int) -> list[dict[str, An
     return rows
 
 
-def _device(device: str | None) -> Any:
-    import torch
-
-    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(chosen)
-    except RuntimeError:
-        place = torch.device("meta")
-    if place.type not in TOKENS:
-        raise UsageError(f'--device "{chosen}": expected cpu, cuda or cuda:N')
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f'--device "{chosen}": torch sees {torch.cuda.device_count() or "no"} CUDA devices here')
-    return place
-
-
 def _one(option: str, value: str, valid: Any) -> str:
     if value not in valid:
         raise UsageError(f'{option} "{value}": not known{nearest(value, valid)}')
     return value
-
-
-def _numbers(option: str, text: str, least: int) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < least:
-        raise UsageError(f'{option} "{text}": expected whole numbers of at least {least}, separated by commas')
-    return list(dict.fromkeys(numbers))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmctl.errors import MmctlError
+from mmctl.errors import MmctlError, UsageError
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,32 @@ def interleaved(candidates: Mapping[str, Callable[[], Any]], rounds: int, warmup
             measured[name].wall.append(time.perf_counter() - wall)
             measured[name].cpu.append(time.process_time() - cpu)
     return measured
+
+
+def numbers(option: str, text: str, least: int) -> list[int]:
+    """`256,1024` of an option, each number once. UsageError for anything else."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < least:
+        raise UsageError(f'{option} "{text}": expected whole numbers of at least {least}, separated by commas')
+    return list(dict.fromkeys(found))
+
+
+def device_of(chosen: str) -> Any:
+    """The torch device that --device names. UsageError when there is none such here."""
+    import torch
+
+    try:
+        place = torch.device(chosen)
+    except RuntimeError:
+        place = torch.device("meta")
+    if place.type not in ("cpu", "cuda"):
+        raise UsageError(f'--device "{chosen}": expected cpu, cuda or cuda:N')
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f'--device "{chosen}": torch sees {torch.cuda.device_count() or "no"} CUDA devices here')
+    return place
 
 
 def quartiles(values: list[float]) -> tuple[float, float]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmctl.bench.measure import interleaved, peak_allocated, quartiles
-from mmctl.errors import UsageError
+from mmctl.bench.measure import device_of, interleaved, numbers, peak_allocated, quartiles
 
 if TYPE_CHECKING:
     from mmctl.config import Config
@@ -49,7 +48,7 @@ def command(
     # Read when torch is loaded: its profiler would otherwise write lines of its own for each measurement.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    lengths = _lengths(tokens)
+    lengths = numbers("--tokens", tokens, 2)
     results = []
     for length in lengths:
         sequences = max(1, batch * min(lengths) // length)
@@ -70,9 +69,7 @@ def measure(
     from mmctl.config import load
 
     torch.set_num_threads(threads)
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UsageError(f'--device "{device}": torch sees no CUDA device here')
-    where = torch.device(device)
+    where = device_of(device)
     steps, state, parameters = {}, {}, {}
     for name in MODELS:
         config = load(size, [f"model.name={name}", f"data.length={length}", f"training.precision={precision}"])
@@ -178,13 +175,3 @@ def print_table(results: list[dict[str, Any]]) -> None:
             *(f"{e['peak_bytes'] / 2**20:.0f}" for e in each),
         )  # fmt: skip
         print("  ".join(cell.rjust(max(len(c), 7)) for cell, c in zip(cells, columns, strict=True)))
-
-
-def _lengths(text: str) -> list[int]:
-    try:
-        lengths = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f'--tokens "{text}": expected lengths separated by commas, such as 256,1024') from None
-    if min(lengths) < 2:
-        raise UsageError(f'--tokens "{text}": expected lengths of at least 2')
-    return list(dict.fromkeys(lengths))
