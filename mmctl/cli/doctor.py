@@ -10,7 +10,7 @@ from mmctl.cli import complete
 from mmctl.cli.options import Json, Root, console, plain, preset_and_overrides, print_json
 
 if TYPE_CHECKING:
-    from mmctl.diagnosis import Line
+    from mmctl.doctor.machine import Line
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -36,16 +36,16 @@ def doctor(
     """
     from dataclasses import asdict
 
-    from mmctl import diagnosis
     from mmctl.config import load
+    from mmctl.doctor import machine
+    from mmctl.doctor.would_run import would_run
     from mmctl.errors import EXIT_FAILED
     from mmctl.runs import runs_root
-    from mmctl.would_run import would_run
 
     root = runs_root(runs)
     config = load(*preset_and_overrides(arguments)) if arguments else None
     lines = []
-    for line in diagnosis.examine(root):
+    for line in machine.examine(root):
         lines.append(line)
         if not as_json:
             _show(line)

@@ -48,6 +48,13 @@ def fsync_file(path: Path) -> None:
         os.close(descriptor)
 
 
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above that is there."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
 def temporary_name(path: Path) -> Path:
     """A name beside `path` that no other writer uses; it carries the pid so that leftovers can be told from work."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmctl.errors import MmctlError, UsageError
-from mmctl.runs import memory
+from mmctl.runs import files, memory
 from mmctl.runs.preflight import size
 from mmctl.sweeps.cells import Cell
 from mmctl.sweeps.launchers import Resources
@@ -63,9 +63,7 @@ def resources(plan: Plan, jobs: int = 0, gpus: float | None = None) -> tuple[Res
 
 def check_disk(root: Path, needed: int, runs: int) -> None:
     """MmctlError if the disk of `root` is short of what `runs` missing runs will write, `needed` bytes together."""
-    place = root
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    place = files.existing(root)
     try:
         free = shutil.disk_usage(place).free
     except OSError as error:

@@ -14,7 +14,7 @@ import pytest
 from inprocess import mmctl
 from small_run import SMALL
 
-from mmctl import diagnosis
+from mmctl.doctor import machine
 from mmctl.errors import MmctlError
 from mmctl.runs import RunFolder
 
@@ -24,11 +24,11 @@ Usage = namedtuple("Usage", "total used free")
 @pytest.fixture(autouse=True)
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling takes seconds and is tested with the kernels; what is made of its outcome is tested here."""
-    monkeypatch.setattr(diagnosis, "COMPILE", "print('noise')\nprint('compiles')")
+    monkeypatch.setattr(machine, "COMPILE", "print('noise')\nprint('compiles')")
 
 
-def checks(root: Path) -> dict[str, diagnosis.Line]:
-    return {line.check: line for line in diagnosis.examine(root)}
+def checks(root: Path) -> dict[str, machine.Line]:
+    return {line.check: line for line in machine.examine(root)}
 
 
 def test_a_sound_machine_is_ok_and_nothing_is_left_behind(tmp_path: Path) -> None:
@@ -93,14 +93,14 @@ def test_wrong_words_are_one_line(tmp_path: Path) -> None:
 def test_a_compiler_that_fails_is_a_warning_on_a_cpu_and_its_last_line_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diagnosis, "COMPILE", "raise OSError('no compiler\\nfound')")
-    line = diagnosis._triton(tmp_path)
+    monkeypatch.setattr(machine, "COMPILE", "raise OSError('no compiler\\nfound')")
+    line = machine._triton(tmp_path)
     assert (line.state, line.found) == ("warn", "does not compile: found")
     assert "gcc" in line.todo
-    monkeypatch.setattr(diagnosis, "COMPILE", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert diagnosis._triton(tmp_path).found == "does not compile: exit code -9"
+    monkeypatch.setattr(machine, "COMPILE", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert machine._triton(tmp_path).found == "does not compile: exit code -9"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert diagnosis._triton(tmp_path).state == "fail"
+    assert machine._triton(tmp_path).state == "fail"
 
 
 def test_a_folder_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,31 +132,31 @@ def test_stores_that_do_not_answer_are_warnings_without_their_passwords(
 def test_signals_clock_threads_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        line = diagnosis._signals(tmp_path)
+        line = machine._signals(tmp_path)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert line.state == "warn"
     assert "SIGTERM" in line.found
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
-    assert "3600 s apart" in diagnosis._clock(tmp_path).found
+    assert "3600 s apart" in machine._clock(tmp_path).found
     monkeypatch.setattr(time, "time", lambda: 86400.0)
-    assert diagnosis._clock(tmp_path).state == "warn"
+    assert machine._clock(tmp_path).state == "warn"
     monkeypatch.undo()
     monkeypatch.setenv("OMP_NUM_THREADS", "many")
-    assert "OMP_NUM_THREADS=many is no number" in diagnosis._threads(tmp_path).found
+    assert "OMP_NUM_THREADS=many is no number" in machine._threads(tmp_path).found
     monkeypatch.setattr(os, "getloadavg", lambda: (1e6, 0, 0))
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert diagnosis._threads(tmp_path).state == "warn"
-    monkeypatch.setattr(diagnosis, "PACKAGES", ("torch", "a-package-of-no-name"))
-    assert (diagnosis._versions(tmp_path).state, diagnosis._versions(tmp_path).todo) == ("fail", "pip install mmctl")
+    assert machine._threads(tmp_path).state == "warn"
+    monkeypatch.setattr(machine, "PACKAGES", ("torch", "a-package-of-no-name"))
+    assert (machine._versions(tmp_path).state, machine._versions(tmp_path).todo) == ("fail", "pip install mmctl")
 
 
 def test_a_check_that_breaks_is_a_failure_and_not_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(root: Path) -> diagnosis.Line:
+    def broken(root: Path) -> machine.Line:
         raise RuntimeError("all wrong\nwith more lines")
 
-    monkeypatch.setattr(diagnosis, "_device", broken)
+    monkeypatch.setattr(machine, "_device", broken)
     found = checks(tmp_path)
     assert (found["device"].state, found["device"].found) == ("fail", "RuntimeError: all wrong")
     assert found["plugins"].state == "ok"
@@ -173,11 +173,11 @@ def test_devices_are_named_and_a_driver_that_torch_does_not_see_is_a_warning(
         patched.setattr(torch.cuda, "is_available", lambda: True)
         patched.setattr(torch.cuda, "device_count", lambda: 2)
         patched.setattr(torch.cuda, "get_device_properties", lambda n: About(f"GPU {n}", 8 * 2**30, 9, 0))
-        line = diagnosis._device(tmp_path)
+        line = machine._device(tmp_path)
     assert (line.state, line.found) == ("ok", "cuda:0 GPU 0 (8.0 GiB), cuda:1 GPU 1 (8.0 GiB)")
     assert line.values["devices"][1]["capability"] == [9, 0]
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    line = diagnosis._device(tmp_path)
+    line = machine._device(tmp_path)
     assert (line.state, line.found) == ("warn", "CPU only, although torch is built for CUDA 13.0")

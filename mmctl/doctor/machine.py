@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError
+from mmctl.runs import files
 from mmctl.runs.preflight import size
 
 PACKAGES = ("torch", "triton", "numpy", "scipy", "omegaconf", "typer", "safetensors", "mlflow", "matplotlib", "pandas")
@@ -205,19 +206,11 @@ def _memory(root: Path) -> Line:
     return Line("memory", "ok", text, values=values)
 
 
-def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above that is there."""
-    while not folder.exists():
-        folder = folder.parent
-    return folder
-
-
 def _folder(root: Path) -> Line:
     """Writes, renames, locks and removes a file, as runs do."""
-    from mmctl.runs import files
     from mmctl.runs.lock import Lock
 
-    place = existing(root)
+    place = files.existing(root)
     values = {"path": str(root), "exists": root.is_dir()}
     if root.exists() and not root.is_dir():
         return Line("runs folder", "fail", f"{root} is a file", "name a folder with --runs or MMCTL_RUNS", values)
@@ -235,7 +228,7 @@ def _folder(root: Path) -> Line:
 
 
 def _disk(root: Path) -> Line:
-    found = shutil.disk_usage(existing(root))
+    found = shutil.disk_usage(files.existing(root))
     values = {"free": found.free, "total": found.total}
     text = f"{size(found.free)} of {size(found.total)} free"
     if found.free < LITTLE:
@@ -245,9 +238,7 @@ def _disk(root: Path) -> Line:
 
 def _clock(root: Path) -> Line:
     """Heartbeats are compared with the clock, signs of life with the file system's times."""
-    from mmctl.runs import files
-
-    place = existing(root)
+    place = files.existing(root)
     if time.time() < 1.7e9:  # before this program was written
         return Line(
             "clock", "warn", time.strftime("%Y-%m-%d %H:%M:%S"), "set the clock: runs would seem silent for years"

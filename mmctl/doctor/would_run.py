@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from mmctl.diagnosis import Line, existing, told
+from mmctl.doctor.machine import Line, told
+from mmctl.runs import files
 from mmctl.runs.preflight import size
 
 
@@ -30,7 +31,7 @@ def would_run(config: Any, root: Path) -> tuple[list[Line], dict[str, Any]]:
         free = torch.cuda.mem_get_info(device)[0]
     keep = config.operation.keep + 1
     disk = keep * preflight.checkpoint_bytes(model.parameter_count())
-    free_disk = shutil.disk_usage(existing(root)).free
+    free_disk = shutil.disk_usage(files.existing(root)).free
     found = RunFolder.locate(root, config)
     values = {
         "identity": identity(config), "seed": config.seed, "model": config.model.name, "device": str(device),
