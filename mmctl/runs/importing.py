@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError, UsageError
-from mmctl.runs import files, names
+from mmctl.runs import files, making, names
 from mmctl.runs.folder import RunFolder
 from mmctl.runs.lock import waiting_lock
 from mmctl.runs.unpacking import Refused, unpack
@@ -127,10 +127,8 @@ def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _place(run: RunFolder, unfinished: RunFolder | None, root: Path, done: Imported) -> None:
     """Give an unpacked run its place in one rename; refused if somebody has finished or begun it meanwhile."""
-    from mmctl.sweeps.execute import set_aside
-
     if unfinished is not None:
-        moved = set_aside(unfinished, root)
+        moved = making.set_aside(unfinished, root)
         done.set_aside[unfinished.label] = str(moved)
     target = root / run.path.parent.name / run.path.name
     (run.path / "checkpoints").mkdir(exist_ok=True)

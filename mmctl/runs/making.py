@@ -1,8 +1,9 @@
-"""Making a run's folder: filled beside its place, and put there in one rename."""
+"""Making a run's folder, filled beside its place and put there in one rename; and moving one out of the way."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from mmctl.runs.redaction import redact, redact_arguments
 
 if TYPE_CHECKING:
     from mmctl.config import Config
+    from mmctl.runs.folder import RunFolder
 
 
 def fill(draft: Path, config: Config, overrides: Sequence[str], command: Sequence[str] | None) -> None:
@@ -48,3 +50,17 @@ def publish(draft: Path, root: Path, path: Path) -> None:
                 raise MmctlError(f"run {other.label} exists already in {root}")
         os.rename(draft, path)  # refused if a folder with content is there
         files.fsync_folder(path.parent)
+
+
+def set_aside(run: RunFolder, root: Path) -> Path:
+    """Move a run to `root`/replaced/, so that another may take its place; returns where it is."""
+    stem = f"{run.path.parent.name}-{run.path.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    target = root / "replaced" / stem
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with run.lock():
+        number = 1
+        while target.exists():
+            number += 1
+            target = target.with_name(f"{stem}-{number}")
+        run.path.rename(target)
+    return target

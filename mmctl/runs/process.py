@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -35,6 +37,15 @@ def start_ticks(pid: int) -> float | None:
 
 def alive(pid: int) -> bool:
     return start_ticks(pid) is not None
+
+
+def end_with_parent() -> None:
+    """Ask the kernel for SIGTERM when this process's parent dies (Linux), so that nothing is left running."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
 
 
 @lru_cache(maxsize=1)

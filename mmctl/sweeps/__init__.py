@@ -2,10 +2,13 @@
 
     matrix, axes, claims, reading   an ablation's YAML, strictly read
     profiles, selection             how large, and which arms
+    matching                        the same budget for every arm
     cells, plan                     every configuration, composed, validated and shared
-    estimates                       what a plan will cost
+    session                         what `mmctl ablate` does with a plan
+    estimates, preflight            what a plan will cost, and whether there is room for it
     launchers, resources            where jobs run, and with how much of it
-    worker, execute, live           running what is missing, and showing it
+    todo, execute, worker           what is missing, and running it
+    live, progress                  showing it as it goes, and from another process
     evaluating                      arms that change something at evaluation only
     manifest                        what was registered before the first run
     metrics, units                  which numbers an arm will have, and how they are written

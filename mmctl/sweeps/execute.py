@@ -20,9 +20,7 @@ from mmctl.config import to_dict
 from mmctl.errors import EXIT_DONE, EXIT_FAILED
 from mmctl.sweeps.launchers import Event, Job, Launcher
 from mmctl.sweeps.plan import Plan
-from mmctl.sweeps.todo import Options, Task, idle, look, record, set_aside, todo
-
-__all__ = ["Board", "Options", "Outcome", "Sweep", "Task", "idle", "set_aside", "todo"]
+from mmctl.sweeps.todo import Options, Task, look, record, todo
 
 POLL_SECONDS = 0.25
 BUSY_SECONDS = 2.0

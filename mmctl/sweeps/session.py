@@ -90,9 +90,10 @@ def is_sweep(name: str, root: Path) -> bool:
 def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -> int:
     """Run what is missing, report, and say what is left. Returns the exit code."""
     from mmctl.sweeps import estimates, finish, live, manifest, preflight, terminal, tracking
-    from mmctl.sweeps.execute import Sweep, idle
+    from mmctl.sweeps.execute import Sweep
     from mmctl.sweeps.launchers import Resources, launcher
     from mmctl.sweeps.results import versions
+    from mmctl.sweeps.todo import idle
 
     resting = idle(plan, root, options)
     resources = Resources()

@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmctl.errors import MmctlError
+from mmctl.runs import making
 from mmctl.sweeps import evaluating
 from mmctl.sweeps.matrix import Changes
 from mmctl.sweeps.plan import Plan, Run
@@ -68,7 +68,7 @@ def todo(plan: Plan, root: Path, options: Options) -> list[Task]:
         changes = run.cell.changes(run.seed, plan.seeds)
         finished = folder is not None and folder.finished
         if folder is not None and finished and options.force:
-            set_aside(folder, root)
+            making.set_aside(folder, root)  # an old outcome is never rewritten
             folder, finished = None, False
         if folder is not None and finished and not needs_evaluation(folder, config):
             missing = [c for c in changes if evaluating.missing(folder, config, c)]
@@ -124,20 +124,6 @@ def record(task: Task, root: Path, state: str, reason: str | None) -> None:
 
 def needs_evaluation(folder: RunFolder, config: Any) -> bool:
     return bool(evaluating.missing(folder, config, Changes()))
-
-
-def set_aside(folder: RunFolder, root: Path) -> Path:
-    """--force: an old outcome is never rewritten, it is moved to runs/replaced/ and the run starts anew."""
-    stem = f"{folder.path.parent.name}-{folder.path.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    target = root / "replaced" / stem
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with folder.lock():
-        number = 1
-        while target.exists():
-            number += 1
-            target = target.with_name(f"{stem}-{number}")
-        folder.path.rename(target)
-    return target
 
 
 def summary(failures: Sequence[Mapping[str, Any]], missing: int, total: int) -> list[str]:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mmctl.runs.process import end_with_parent
 from mmctl.sweeps.launchers.job import perform
 
 PROGRESS_EVERY_SECONDS = 0.25
@@ -97,12 +98,8 @@ class Worker:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGTERM when the parent dies (Linux), so that a killed sweep leaves nothing running."""
-    if sys.platform == "linux":
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
+    """End when the sweep's process does, however it ends."""
+    end_with_parent()
     if os.getppid() != parent:
         sys.exit(0)  # it died before we could ask
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 
 from mmctl.errors import UsageError
 from mmctl.training.ranks import ALONE, Ranks
@@ -42,10 +40,9 @@ def int_of(name: str) -> int | None:
 
 
 def end_with_launcher() -> None:
-    """Ask the kernel for SIGTERM when `mmctl train --processes` dies (Linux), so that nothing is left running."""
+    """End when `mmctl train --processes` dies, if that is what started this process."""
     parent = os.environ.get(LAUNCHER, "")
-    if sys.platform == "linux" and parent.isdecimal() and os.getppid() == int(parent):
-        import ctypes
+    if parent.isdecimal() and os.getppid() == int(parent):
+        from mmctl.runs.process import end_with_parent
 
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
+        end_with_parent()

@@ -398,7 +398,7 @@ def test_a_result_under_another_runs_name_is_refused(here: Path, tmp_path: Path)
 def test_a_sweep_skips_what_was_imported(tmp_path: Path) -> None:
     from mmctl.evaluation.suites import settings_dict
     from mmctl.sweeps import matrix, plan, profiles
-    from mmctl.sweeps.execute import Options, todo
+    from mmctl.sweeps.todo import Options, todo
 
     (tmp_path / "mine.yaml").write_text(
         "name: mine\nquestion: Which?\nseeds: [0, 1]\nbaseline: {set: {model.name: mosaic-v2}}\n"
