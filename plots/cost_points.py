@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from mmctl.errors import UsageError, nearest
 
 from . import sources
@@ -45,23 +43,21 @@ class Point:
 
 def points(runs: Iterable[Run]) -> list[Point]:
     """Runs grouped by arm, in order of appearance. A missing score is no run, never a zero."""
-    from scipy import stats
+    from mmctl.sweeps.statistics import summarise
 
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.arm, []).append(run)
     result = []
     for arm, members in groups.items():
-        values = np.array([m.value for m in members])
-        interval = members[0].interval
-        if interval is None and len(values) > 1:
-            half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-            interval = (float(values.mean() - half), float(values.mean() + half))
-        first = members[0]
+        values, first = tuple(m.value for m in members), members[0]
+        summary = summarise(values)
+        assert summary is not None
+        interval = first.interval or summary.interval
         result.append(
             Point(
-                arm, first.model, float(values.mean()), interval, len(values), first.flops_per_token, first.parameters,
-                tuple(float(v) for v in values),
+                arm, first.model, summary.mean, interval, len(values), first.flops_per_token, first.parameters,
+                values,
             )
         )  # fmt: skip
     return result

@@ -16,6 +16,7 @@ import typer
 
 from mmctl.cli.options import Root
 from mmctl.sweeps.units import scale_of
+from mmctl.sweeps.words import large
 
 from . import sources, style
 from .cost_points import Point, Run, chance_of, collect, points
@@ -159,7 +160,7 @@ def _published(axes: Axes) -> None:
             ha="left" if right else "right", va="center", color=style.INK,
         )  # fmt: skip
     axes.set_xlim(0, 30e9)
-    axes.xaxis.set_major_formatter(lambda value, _: style.si(value))
+    axes.xaxis.set_major_formatter(lambda value, _: large(value))
     axes.set_ylim(0, 60)
     text = "small: counted with 16 layers, the only\nreading that gives its printed FLOPs"
     axes.text(0.97, 0.04, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=6.5, color=style.MUTED)
@@ -174,7 +175,7 @@ def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
     else:
         room = 0.12 * (high - low) or 0.1 * high
         axes.set_xlim(low - room, high + room)
-    axes.xaxis.set_major_formatter(lambda value, _: style.si(value))
+    axes.xaxis.set_major_formatter(lambda value, _: large(value))
     axes.xaxis.set_minor_formatter(lambda value, _: "")
 
 

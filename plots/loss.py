@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mmctl.cli.options import Root
 from mmctl.errors import UsageError, nearest
+from mmctl.sweeps.words import large
 
 from . import grid, sources, style
 
@@ -107,7 +108,7 @@ def plot(curves: Sequence[Curve], metric: str = METRIC, note: str = "") -> Figur
                     )  # fmt: skip
                 style.log_ticks(panel)
                 panel.set_ylim(low / 1.05, high * 1.05)
-                panel.xaxis.set_major_formatter(lambda value, _: style.si(value))
+                panel.xaxis.set_major_formatter(lambda value, _: large(value))
             grid.legend(axes[row][-1], [c.arm for c in own])
         for panel, title in zip(axes[-1], AXES.values(), strict=True):
             panel.set_xlabel(title, fontsize=7.5)

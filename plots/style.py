@@ -130,14 +130,6 @@ def _balanced(text: str, letters: int) -> list[str]:
     return lines
 
 
-def si(number: float) -> str:
-    """`number` in words a person reads: 1234567 -> '1.23 M', 16.7e9 -> '16.7 B'."""
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.3g}"
-
-
 def save(
     drawn: Figure,
     directory: Path,

@@ -14,7 +14,7 @@ def main() -> None:
     try:
         register()
     except MmctlError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"mmctl: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     from lm_eval.__main__ import cli_evaluate
 

@@ -46,7 +46,7 @@ def measure(
     from mmctl.harness.adapter import MmctlLM
 
     if include is not None and not include.is_dir():
-        raise UsageError(f"--include {include}: expected a folder of task files")
+        raise UsageError(f"--data tasks={include}: expected a folder of task files")
     names = [name for given in tasks for name in GROUPS.get(given, (given,))]
     if not names:
         raise UsageError("--tasks: expected names of the harness, or " + " or ".join(GROUPS))

@@ -11,6 +11,7 @@ from mmctl.errors import MmctlError, UsageError
 from mmctl.runs import names
 from mmctl.runs.folder import RunFolder
 from mmctl.runs.listing import flat
+from mmctl.runs.store import finite
 
 COSTS = ("parameters", "flops_per_token/published", "flops_per_token/executed", "tokens", "seconds")
 """What stands beside the scores, from result.json."""
@@ -132,7 +133,7 @@ def _row(evaluation: str, score: str, columns: Sequence[Mapping[int, Mapping[str
     from mmctl.sweeps.examples import bootstrap_difference, sampling
     from mmctl.sweeps.statistics import paired, summarise
 
-    numbers = [{seed: float(s["value"]) for seed, s in column.items() if _finite(s.get("value"))} for column in columns]
+    numbers = [{seed: float(s["value"]) for seed, s in column.items() if finite(s.get("value"))} for column in columns]
     if sum(bool(column) for column in numbers) < 1:
         return None
     values: list[dict[str, Any] | None] = []
@@ -159,10 +160,6 @@ def _row(evaluation: str, score: str, columns: Sequence[Mapping[int, Mapping[str
             interval, over = drawn[0], "examples"
         found.append({"mean": difference.mean, "interval": interval, "p": difference.p, "n": len(shared), "over": over})
     return {"evaluation": evaluation, "score": score, "values": values, "differences": found}
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
 def apart(places: Sequence[names.Place]) -> list[tuple[str, str, str]]:

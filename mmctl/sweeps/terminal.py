@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mmctl.runs.preflight import size
 from mmctl.sweeps import verdicts, words
 from mmctl.sweeps.units import Scale, scale_of
 from mmctl.training.progress import clock
@@ -95,14 +96,14 @@ def plan_table(rows: Sequence[Mapping[str, Any]], totals: Mapping[str, Any]) -> 
                     words.large(row["flops_per_token"]["executed"]),
                     words.large(row["training_tokens"]),
                     clock(row["seconds"]),
-                    words.size(row["bytes"]),
+                    size(row["bytes"]),
                 ),
             )
         )
     left = "missing: " + (f"{totals['missing']} runs" if totals["missing"] else "nothing")
     table.caption = (
         f"{left}, about {clock(totals['seconds'])} on {totals['jobs']} worker{'s' * (totals['jobs'] != 1)}"
-        f" ({totals['basis']}), {words.size(totals['bytes'])} of disk; FLOPs: forward, executed"
+        f" ({totals['basis']}), {size(totals['bytes'])} of disk; FLOPs: forward, executed"
     )
     return table
 

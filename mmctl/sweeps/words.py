@@ -22,14 +22,6 @@ def large(value: float | None) -> str:
     return f"{value:.3g}"
 
 
-def size(count: float) -> str:
-    """Bytes: 6580000 -> "6.6 MB"."""
-    for unit_size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= unit_size:
-            return f"{count / unit_size:.1f} {unit}"
-    return f"{count:.0f} B"
-
-
 def score(summary: Mapping[str, Any] | None, scale: Scale, most: float | None = None) -> str:
     """Mean ± standard deviation over seeds and the mean's 95% interval, in the scale's unit, which is not repeated.
 

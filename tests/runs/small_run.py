@@ -1,7 +1,9 @@
-"""A configuration that costs nothing to make a run of, and an evaluation to put in it."""
+"""A configuration that costs nothing to make a run of, an evaluation to put in it, and waiting for what a thread does."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from mmctl.config import Config, load
@@ -34,3 +36,11 @@ def scores(values: dict[str, float]) -> dict[str, Any]:
         "skipped": {},
         "scores": entries,
     }
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
+    """Until `condition()` holds; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)

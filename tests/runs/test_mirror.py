@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_run import scores, small
+from small_run import scores, small, wait_for
 
 from mmctl.runs import Mirror, RunFolder, mirror, store
 from mmctl.runs.mirror import sync
@@ -273,13 +272,6 @@ def test_a_store_that_hangs_does_not_hold_up_a_run(
         follower._thread.join(30)  # it gives up by itself: nothing may go on in the tests that follow
         assert not follower._thread.is_alive()
     assert "not done after 0.3 s" in capsys.readouterr().err
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_a_store_that_comes_back_gets_everything(

@@ -7,12 +7,11 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_run import scores, small
+from small_run import scores, small, wait_for
 
 from mmctl.errors import MmctlError
 from mmctl.runs import Mirror, RunFolder, mirror, probe, store, system
@@ -60,13 +59,6 @@ def rows(root: Path) -> dict[str, Any]:
 
 def sent(follower: Mirror, step: int) -> None:
     wait_for(lambda: follower._upload is not None and follower._upload.last_step == step)
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 OWN = ["config.yaml", "overrides.txt", "provenance.json"]

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_run import scores, small
+from small_run import scores, small, wait_for
 from tracking_server import Gate, mlflow_server, postgresql
 
 from mmctl.runs import Mirror, RunFolder, mirror, store
@@ -210,10 +210,3 @@ def test_what_a_run_could_not_send_is_sent_when_the_sweep_ends(
     gate.set("shut")
     catch_up(root, [run])  # nothing is missing: the store is not even asked
     capsys.readouterr()
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)

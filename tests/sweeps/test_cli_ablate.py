@@ -75,7 +75,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     shown = ablate("bandwidth", "--dry-run", "--seeds", "1", *SMALL, runs=tmp_path / "runs")
     assert "bandwidth-constant-matched" in shown.stdout
     assert "missing: 3 runs" in shown.stdout
-    assert "MB of disk" in shown.stdout
+    assert "MiB of disk" in shown.stdout
 
 
 def test_a_small_real_sweep_and_its_rerun(tmp_path: Path) -> None:

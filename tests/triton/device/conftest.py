@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from poison import poisoned
 
-from mmctl.kernels.folding import Scratch
 from mmctl.kernels.triton_support import interpreted
+
+__all__ = ["poisoned"]
 
 
 def pytest_collection_modifyitems(items):
@@ -25,20 +27,3 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def poisoned(monkeypatch):
-    """Every new buffer is full of NaN: an unwritten element shows in the result."""
-    Scratch.clear()
-    real = {name: getattr(torch, name) for name in ("empty", "empty_like", "empty_strided")}
-
-    def poison(tensor):
-        return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
-
-    for name, function in real.items():
-        monkeypatch.setattr(torch, name, lambda *a, _f=function, **k: poison(_f(*a, **k)))
-    new_empty = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda self, *a, **k: poison(new_empty(self, *a, **k)))
-    yield
-    Scratch.clear()
