@@ -15,7 +15,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from mmctl.cli.options import Root
+from mmctl.cli.options import Root, Sweep, SweepOut
 from mmctl.errors import UsageError, nearest
 
 from . import grid, sources, style
@@ -221,17 +221,12 @@ def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
 
 
 def command(
-    sweep: Annotated[
-        str | None, typer.Argument(help="Name or folder of a sweep (default: the newest).", show_default=False)
-    ] = None,
+    sweep: Sweep = None,
     arm: Annotated[
         str | None,
         typer.Option("--arm", help="Whose bandwidth (default: the first arm that learns one).", show_default=False),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
-    ] = None,
+    out: SweepOut = None,
     root: Root = None,
 ) -> None:
     """The learned bandwidth: alpha by layer beside the published range, and beta against n for every head.

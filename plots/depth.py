@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmctl.cli.options import Root
+from mmctl.cli.options import Root, RunsOut
 from mmctl.data.answers import DEPTHS
 from mmctl.errors import UsageError, nearest
 
@@ -151,10 +151,7 @@ def command(
     task: Annotated[
         list[str] | None, typer.Option("--task", help="Only this task; repeat.", show_default=False)
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the figure (default: figures/ of the first run).", show_default=False),
-    ] = None,
+    out: RunsOut = None,
     root: Root = None,
 ) -> None:
     """Depth against length as a heat map, from evaluations by depth (RULER, passkey, docs_qa).

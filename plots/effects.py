@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmctl.cli.options import Root
+from mmctl.cli.options import Root, Sweep, SweepOut
 from mmctl.errors import UsageError
 from mmctl.sweeps import verdicts
 from mmctl.sweeps.units import scale_of
@@ -204,16 +204,11 @@ def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
 
 
 def command(
-    sweep: Annotated[
-        str | None, typer.Argument(help="Name or folder of a sweep (default: the newest).", show_default=False)
-    ] = None,
+    sweep: Sweep = None,
     ablation: Annotated[
         list[str] | None, typer.Option("--ablation", help="Only this ablation; repeat.", show_default=False)
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
-    ] = None,
+    out: SweepOut = None,
     root: Root = None,
 ) -> None:
     """Every claim's paired difference with its 95% interval, the published difference beside it (a forest plot).

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmctl.cli.options import Root
+from mmctl.cli.options import Root, Sweep, SweepOut
 from mmctl.errors import UsageError, nearest
 from mmctl.sweeps.units import scale_of
 
@@ -190,9 +190,7 @@ def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
 
 
 def command(
-    sweep: Annotated[
-        str | None, typer.Argument(help="Name or folder of a sweep (default: the newest).", show_default=False)
-    ] = None,
+    sweep: Sweep = None,
     metric: Annotated[
         list[str] | None,
         typer.Option("--metric", help="Score without its length, such as recall/accuracy; repeat.", show_default=False),
@@ -200,10 +198,7 @@ def command(
     ablation: Annotated[
         list[str] | None, typer.Option("--ablation", help="Only this ablation; repeat.", show_default=False)
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
-    ] = None,
+    out: SweepOut = None,
     root: Root = None,
 ) -> None:
     """Scores against length, the training length marked: one row an ablation, one panel a task, 95% intervals over

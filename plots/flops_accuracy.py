@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmctl.cli.options import Root
+from mmctl.cli.options import Root, Sweep, SweepOut
 from mmctl.sweeps.units import scale_of
 from mmctl.sweeps.words import large
 
@@ -220,17 +220,12 @@ def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
 
 
 def command(
-    sweep: Annotated[
-        str | None, typer.Argument(help="Name or folder of a sweep (default: the newest).", show_default=False)
-    ] = None,
+    sweep: Sweep = None,
     metric: Annotated[str, typer.Option("--metric", help="Score on the y axis, as results.json names it.")] = METRIC,
     convention: Annotated[
         str, typer.Option("--convention", help="How our FLOPs are counted: executed or published.")
     ] = "executed",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
-    ] = None,
+    out: SweepOut = None,
     root: Root = None,
 ) -> None:
     """Accuracy against forward FLOPs per token: our arms with 95% intervals over seeds, published points beside them.

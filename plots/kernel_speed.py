@@ -156,9 +156,9 @@ def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
 
 
 def command(
-    table: Annotated[Path, typer.Argument(help="kernel-speed.csv of mmctl bench kernels, or its folder.")] = Path(
-        "benchmarks"
-    ),
+    table: Annotated[
+        Path, typer.Argument(metavar="CSV", help="kernel-speed.csv of mmctl bench kernels, or its folder.")
+    ] = Path("benchmarks"),
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for the figure (default: that of the CSV).", show_default=False)
     ] = None,

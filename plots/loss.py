@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from mmctl.cli.options import Root
+from mmctl.cli.options import Root, Sweep, SweepOut
 from mmctl.errors import UsageError, nearest
 from mmctl.sweeps.words import large
 
@@ -149,19 +149,14 @@ def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
 
 
 def command(
-    sweep: Annotated[
-        str | None, typer.Argument(help="Name or folder of a sweep (default: the newest).", show_default=False)
-    ] = None,
+    sweep: Sweep = None,
     metric: Annotated[
         str, typer.Option("--metric", help="A logged loss: loss, or a task's, such as loss/recall.")
     ] = METRIC,
     ablation: Annotated[
         list[str] | None, typer.Option("--ablation", help="Only this ablation; repeat.", show_default=False)
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
-    ] = None,
+    out: SweepOut = None,
     root: Root = None,
 ) -> None:
     """Training loss against tokens and FLOPs, a band over seeds: one row an ablation, one line an arm.

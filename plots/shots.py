@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmctl.cli.options import Root
+from mmctl.cli.options import Root, RunsOut
 from mmctl.errors import UsageError, nearest
 
 from . import sources, style
@@ -150,10 +150,7 @@ def command(
     task: Annotated[
         list[str] | None, typer.Option("--task", help="Only this task; repeat.", show_default=False)
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the figure (default: figures/ of the first run).", show_default=False),
-    ] = None,
+    out: RunsOut = None,
     root: Root = None,
 ) -> None:
     """Accuracy against the number of demonstrations, one line a run.

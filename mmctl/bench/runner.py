@@ -29,7 +29,7 @@ TRIVIAL = (
 
 def command(
     cells: Annotated[int, typer.Option("--cells", min=8, help="Cells of the dry run.")] = 1000,
-    trivial: Annotated[int, typer.Option("--runs", min=2, help="Trivial runs of the sweep.")] = 40,
+    trivial: Annotated[int, typer.Option("--trivial", min=2, help="Trivial runs of the sweep.")] = 40,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Workers of the sweep.")] = 1,
     steps: Annotated[int, typer.Option("--steps", min=20, help="Training steps that logging is timed over.")] = 60,
     mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Mirror the trivial runs to MLflow.")] = True,

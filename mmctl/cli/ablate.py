@@ -32,7 +32,7 @@ def ablate(
         list[str] | None,
         typer.Argument(
             metavar="[NAME]... [KEY=VALUE]...",
-            help="Ablations (default: all that come with mmctl; or the path of your own YAML), then overrides of every run.",
+            help="Ablations (default: the main five), or the path of your own YAML; then overrides of every run.",
             show_default=False,
             autocompletion=complete.ablations_then_keys,
         ),
@@ -58,9 +58,7 @@ def ablate(
     skip: Annotated[list[str] | None, typer.Option(help="All but these; written like --only.")] = None,
     jobs: Annotated[
         int,
-        typer.Option(
-            "--jobs", "-j", min=0, help="Runs at once. 0: as many as the cores allow with each run's threads."
-        ),
+        typer.Option("--jobs", "-j", min=0, help="Runs at once. 0: as many as cores and memory allow."),
     ] = 0,
     gpus_per_run: Annotated[
         float | None,
@@ -68,7 +66,9 @@ def ablate(
             min=0, help="CUDA devices a run sees: 1, 2, or 0.5 for two runs on each. Default: 1.", show_default=False
         ),
     ] = None,
-    launcher: Annotated[str, typer.Option("--launcher", help="Where runs are carried out.")] = "local",
+    launcher: Annotated[
+        str, typer.Option("--launcher", help="Where runs are carried out: local, slurm or ray.")
+    ] = "local",
     launcher_option: Annotated[
         list[str] | None,
         typer.Option("--launcher-option", metavar="KEY=VALUE", help="For the launcher; repeat.", show_default=False),

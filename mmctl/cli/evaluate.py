@@ -48,7 +48,8 @@ def evaluate(
         str | None, typer.Option(metavar="N,N,...", help="classification, lm-eval: shots.", show_default=False)
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Published suites: samples of each task (default 500).", show_default=False)
+        int | None,
+        typer.Option(help="Published suites: samples of each task (default 500; lm-eval: all).", show_default=False),
     ] = None,
     data: Annotated[
         list[str] | None,
@@ -78,7 +79,9 @@ def evaluate(
     given for tasks it was not trained on.
 
     Example: mmctl eval lab/seed0 --suite in-context --remove-long-term
+
     Example: mmctl eval lab/seed0 --tasks passkey evaluation.lengths=[4,8]
+
     Example: mmctl eval lab/seed0 --suite ruler --tasks niah_single_1,qa_1 --length 1024,2048 --samples 50
     """
     import json

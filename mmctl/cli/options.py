@@ -8,6 +8,7 @@ import inspect
 import io
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,7 +32,20 @@ Run = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON for a program instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of text.")]
+
+Sweep = Annotated[
+    str | None,
+    typer.Argument(metavar="SWEEP", help="Name or folder of a sweep (default: the newest).", show_default=False),
+]
+SweepOut = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder for the figure (default: the sweep's figures/).", show_default=False),
+]
+RunsOut = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder for the figure (default: figures/ of the first run).", show_default=False),
+]
 
 State = Annotated[
     str | None,
