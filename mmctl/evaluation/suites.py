@@ -68,8 +68,9 @@ def settings_dict(config: Any, settings: Any = None) -> dict[str, Any]:
 
 
 def settings_mark(own: Any, asked: Any) -> str:
-    """What is added to a file's name where the settings of `asked` differ from the run's `own` (configurations both), so
-    that the run's own evaluation is never replaced; "" where they do not. A long mark is hashed: the file holds all."""
+    """What is added to a file's name where the settings of `asked` differ from the run's `own` (configurations both),
+    so that the run's own evaluation is never replaced; "" where they do not. A long mark is hashed: the file holds
+    all."""
     mine, theirs = settings_dict(own), settings_dict(asked)
     changed = {key: value for key, value in theirs.items() if value != mine[key]}
     words = {k: "-".join(map(str, v)) if isinstance(v, list) else str(v) for k, v in changed.items()}
@@ -78,7 +79,8 @@ def settings_mark(own: Any, asked: Any) -> str:
 
 
 def stem_in(run: Any, config: Any, suite: str, remove_long_term: bool = False, delay: int | None = None) -> str:
-    """`file_stem` for an evaluation of `run` (a RunFolder) with config's settings: marked where they are not the run's."""
+    """`file_stem` for an evaluation of `run` (a RunFolder) with config's settings: marked where they are not the
+    run's."""
     stem = file_stem(suite, remove_long_term, delay)
     with contextlib.suppress(MmctlError):  # damaged: to be made again under the name it has
         if same_settings(run.evaluation(stem), config):
@@ -103,7 +105,8 @@ def find_evaluation(
 def lacks_evaluation(
     run: Any, config: Any, suite: str, remove_long_term: bool = False, delay: int | None = None
 ) -> bool:
-    """Whether it is to be made: `find_evaluation` finds none, or one whose file is damaged, which holds nothing to keep."""
+    """Whether it is to be made: `find_evaluation` finds none, or one whose file is damaged, which holds nothing to
+    keep."""
     try:
         return find_evaluation(run, config, suite, remove_long_term, delay) is None
     except MmctlError:

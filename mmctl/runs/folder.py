@@ -94,7 +94,8 @@ class RunFolder:
 
     @classmethod
     def among(cls, places: Iterable[names.Place]) -> RunFolder | None:
-        """The one run that has these places (as `names.index` gives them): a finished one first if somebody copied it."""
+        """The one run that has these places (as `names.index` gives them): a finished one first if somebody copied
+        it."""
         found = [cls(place) for place in places]
         return next((run for run in found if run.finished), found[0] if found else None)
 
@@ -224,7 +225,8 @@ class RunFolder:
     def save_checkpoint(
         self, step: int, payload: Mapping[str, Any], *, keep: int | None = None, best: bool = False
     ) -> Path:
-        """payload: {"tensors": {group: {name: tensor}}, "state": {...}}. Keeps `keep` (default operation.keep) and the best."""
+        """payload: {"tensors": {group: {name: tensor}}, "state": {...}}. Keeps `keep` (default operation.keep) and the
+        best."""
         from mmctl.runs import checkpoint
 
         if keep is None:
@@ -238,12 +240,14 @@ class RunFolder:
         return checkpoints.cut(self.checkpoints, step)
 
     def latest_checkpoint(self) -> int | None:
-        """The newest step whose files are all there with the right sizes; `load_checkpoint` also checks their content."""
+        """The newest step whose files are all there with the right sizes; `load_checkpoint` also checks their
+        content."""
         whole = (s for s in reversed(self.checkpoint_steps()) if checkpoints.looks_whole(self.checkpoints, s))
         return next(whole, None)
 
     def load_checkpoint(self, step: int | None = None, map_location: str = "cpu") -> dict[str, Any]:
-        """{"step", "tensors", "state"} of `step`, or of the newest undamaged checkpoint (stderr says what was passed over).
+        """{"step", "tensors", "state"} of `step`, or of the newest undamaged checkpoint (stderr says what was passed
+        over).
 
         MmctlError in one line if there is none.
         """

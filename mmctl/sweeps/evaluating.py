@@ -14,7 +14,8 @@ from mmctl.training.progress import Listener, Progress, silent
 
 
 def missing(run: RunFolder, config: Config, changed: Changes) -> list[str]:
-    """Suites of config.evaluation that have not been scored with these changes and settings, or whose file is damaged."""
+    """Suites of config.evaluation that have not been scored with these changes and settings, or whose file is
+    damaged."""
     from mmctl.evaluation import lacks_evaluation, wanted_suites
 
     changes = changed.remove_long_term, changed.delay

@@ -24,9 +24,9 @@ is made. The whole of a small one, to be run by `mmctl ablate path/to/window.yam
         published:                              # left out for a hypothesis of one's own
           {source: arXiv 2507.03285, metric: loss, value: "12 against 10", effect: -2, unit: points}
 
-Besides `set` and `evaluate` an arm may have `match: {parameters_of: ARM, key: model.ffn_width}` (or `flops_of`; several keys
-refine one another), `times: {training.steps: 8}` (multiples of what it would else have) and `compare_to: ARM`. A shipped matrix
-with `only_by_name: true` is not among those that run when none is named.
+Besides `set` and `evaluate` an arm may have `match: {parameters_of: ARM, key: model.ffn_width}` (or `flops_of`; several
+keys refine one another), `times: {training.steps: 8}` (multiples of what it would else have) and `compare_to: ARM`. A
+shipped matrix with `only_by_name: true` is not among those that run when none is named.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ class Interrupted(Exception):
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal that ends the work at once, without saving first: outside the loop, or a second one. `signal` is its number."""
+    """A signal that ends the work at once, without saving first: outside the loop, or a second one. `signal` is its
+    number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)  # what made it, so that it can be passed between processes

@@ -172,7 +172,8 @@ def heartbeats(run: RunFolder, step: int, wanted: bool = True) -> Iterator[None]
 
 @contextmanager
 def memory_explained(config: Config) -> Iterator[None]:
-    """OutOfMemory, naming the setting that would fit, for every way in which Python and torch say that memory ran out."""
+    """OutOfMemory, naming the setting that would fit, for every way in which Python and torch say that memory ran
+    out."""
     from mmctl.runs import memory
 
     try:

@@ -1,4 +1,5 @@
-"""A configuration that costs nothing to make a run of, an evaluation to put in it, and waiting for what a thread does."""
+"""A configuration that costs nothing to make a run of, an evaluation to put in it, and waiting for what a thread
+does."""
 
 from __future__ import annotations
 
