@@ -77,8 +77,8 @@ class Campaign:
             case = sweeps.Case(
                 self.folder / f"round-{number}",
                 self.seeds,
-                mlflow=self.mlflow and number % 2 == 1,
-                clock=number if number % 4 == 3 else None,
+                mlflow=self.mlflow and number % 4 == 1,
+                clock=number if number % 5 == 3 else None,
             )
             if case.mlflow:
                 self.store(case)

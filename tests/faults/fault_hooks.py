@@ -135,6 +135,7 @@ class Hooks:
 
     def _replace(self, source: Any, target: Any, **more: Any) -> None:
         new = Path(target)
+        ours = "mlflow-artifacts" not in new.parts
         point = {
             "result.json": "result-write",
             "status.json": "status-write",
@@ -143,8 +144,9 @@ class Hooks:
             "numbers.csv": "report-write",
             "report.md": "report-write",
         }.get(new.name, "evaluation-write" if new.parent.name == "eval" else None)
+        point = point if ours else None
         then, _ = self.around(point, lambda: self.replace(source, target, **more), lambda: halve(Path(source)))
-        if new.name == "result.json":
+        if new.name == "result.json" and new.parent.name.startswith("seed"):  # not its copy in the store
             self.journal.write("result", label(new.parent))
         then()
 

@@ -45,7 +45,7 @@ class Round:
             self._parent()
             self._fill()
             while sum(self.counts.values()) < self.kills and self._going():
-                time.sleep(self.draw.uniform(0.0, 0.5))
+                time.sleep(self.draw.uniform(0.0, 0.35))
                 source, what = self._card()
                 self.outside(what) if source == "outside" else self.inside(what)
                 self._collect()

@@ -255,13 +255,13 @@ def _children(parent: int) -> list[int]:
 
 SCENARIOS: dict[str, Callable[[Case, Any, Any], str]] = {
     "duplicate-starts": doubles,
-    "damaged-files": damaged,
     "full-disk": full_disk,
     "read-only-folder": read_only,
     "clock-jumps": clock_jumps,
     "store-deleted": store_deleted,
-    "store-locked": store_locked,
     "real-commands": real_commands,
+    "store-locked": store_locked,
+    "damaged-files": damaged,
 }
 SMALL = ("store-deleted", "store-locked", "real-commands")
 """With one seed: three runs."""

@@ -94,7 +94,10 @@ class Nursery:
         def serve() -> int:
             self.channel.close()
             while True:
-                message, descriptors, _, _ = socket.recv_fds(theirs, 1 << 18, 2)
+                try:
+                    message, descriptors, _, _ = socket.recv_fds(theirs, 1 << 18, 2)
+                except ConnectionResetError:  # the parent was killed while it asked
+                    return 0
                 if not message:
                     return 0
                 out, into = os.pipe()
@@ -111,7 +114,8 @@ class Nursery:
                 os.waitpid(first, 0)  # only then is the worker the parent's child
                 for descriptor in descriptors:
                     os.close(descriptor)
-                theirs.send(made)
+                with contextlib.suppress(OSError):
+                    theirs.send(made)
 
         self.pid = forked(serve)
         theirs.close()
