@@ -42,8 +42,9 @@ def parse_options(words: Sequence[str]) -> dict[str, str]:
 
 def dry_run(plan: Plan, root: Path, where: Where, as_json: bool) -> None:
     """Every cell is validated already: print what the sweep would run, and what it would take. Writes nothing."""
-    from mmctl.sweeps import estimates, preflight, terminal
+    from mmctl.sweeps import estimates, launchers, preflight, terminal
 
+    launchers.check(where.launcher, where.options)
     try:
         resources, notes = preflight.resources(plan, where.jobs, where.gpus)
         rows, totals = estimates.table(plan, root, resources.jobs)
@@ -89,12 +90,13 @@ def is_sweep(name: str, root: Path) -> bool:
 
 def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -> int:
     """Run what is missing, report, and say what is left. Returns the exit code."""
-    from mmctl.sweeps import estimates, finish, live, manifest, preflight, terminal, tracking
+    from mmctl.sweeps import estimates, finish, launchers, live, manifest, preflight, terminal, tracking
     from mmctl.sweeps.execute import Sweep
     from mmctl.sweeps.launchers import Resources, launcher
     from mmctl.sweeps.results import versions
     from mmctl.sweeps.todo import idle
 
+    launchers.check(where.launcher, where.options)  # before a machine's size is complained about
     resting = idle(plan, root, options)
     resources = Resources()
     notes: list[str] = []

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from mmctl.errors import UsageError
+from mmctl.sweeps import matrix, profiles, session
 from mmctl.sweeps.launchers import Resources, launcher
+from mmctl.sweeps.plan import make_plan
 
 SMALL = [
     "training.steps=4", "training.warmup=1", "data.length=64", "data.batch=4", "data.mixture.text=0", "model.width=16",
@@ -71,12 +73,17 @@ def test_a_sweep_elsewhere_gives_the_results_of_one_here(package: str, words: li
         ("slurm", {"cluster": "pbs"}, "cluster=pbs: expected slurm or local"),
         ("ray", {"adress": "auto"}, 'adress": no such option of ray.*address'),
         ("ray", {"retries": "-1"}, "retries=-1: expected a whole number"),
+        ("local", {"cluster": "local"}, 'cluster": launcher "local" has no options'),
         ("slrum", {}, 'no such launcher.*"slurm"'),
     ],
 )
 def test_wrong_options_are_named(name: str, options: dict[str, str], words: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=words):
         launcher(name, Resources(), tmp_path, options)
+    plan = make_plan(matrix.find(["bandwidth"]), profiles.profile("smoke"), [], [0], ["bandwidth"])
+    with pytest.raises(UsageError, match=words):  # a dry run says so, too
+        session.dry_run(plan, tmp_path, session.Where(name, options), as_json=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_cluster_or_package_is_one_line(tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ class Launcher(Protocol):
     """What the sweep asks of a launcher. Constructed as `Class(resources, folder, options)`.
 
     folder: the sweep's own (logs of workers go to `folder/"workers"`). options: what the user gave the launcher, by
-    name (`--launcher-option partition=gpu`); a name it does not know is a UsageError with the nearest it does.
+    name (`--launcher-option partition=gpu`). The module's `checked(options)` raises UsageError with the nearest name for
+    one that it does not know, and needs no cluster for that.
     """
 
     def __init__(self, resources: Resources, folder: Path, options: Mapping[str, str]) -> None: ...
@@ -87,16 +88,16 @@ class Launcher(Protocol):
     ) -> None: ...
 
 
-def launcher(name: str, resources: Resources, folder: Path, options: Mapping[str, str] | None = None) -> Launcher:
-    """The launcher of that name. UsageError with the nearest one when there is none."""
+def check(name: str, options: Mapping[str, str]) -> None:
+    """UsageError with the nearest name for an unknown launcher or option of it. Needs neither a cluster nor its package."""
     if name not in LAUNCHERS:
         raise UsageError(f'--launcher "{name}": no such launcher{nearest(name, LAUNCHERS, "launchers")}')
+    importlib.import_module(LAUNCHERS[name].partition(":")[0]).checked(options)
+
+
+def launcher(name: str, resources: Resources, folder: Path, options: Mapping[str, str] | None = None) -> Launcher:
+    """The launcher of that name. UsageError with the nearest one when there is none."""
+    check(name, options or {})
     module, _, attribute = LAUNCHERS[name].partition(":")
     made: Launcher = getattr(importlib.import_module(module), attribute)(resources, folder, options or {})
     return made
-
-
-def no_options(name: str, options: Mapping[str, str]) -> None:
-    """For a launcher that has none: UsageError if there are."""
-    for option in options:
-        raise UsageError(f'--launcher-option "{option}": launcher "{name}" has no options')

@@ -22,14 +22,20 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.config import from_dict
-from mmctl.errors import MmctlError
+from mmctl.errors import MmctlError, UsageError
 from mmctl.runs import memory
-from mmctl.sweeps.launchers import Event, Job, Resources, no_options
+from mmctl.sweeps.launchers import Event, Job, Resources
 from mmctl.sweeps.launchers.job import SCRUBBED, TARGETS
 from mmctl.sweeps.resources import CacheSlots, assign, visible_devices
 
 MOST_FAILED_STARTS = 3
 """Workers in a row that die before they are ready, after which the launcher gives up."""
+
+
+def checked(options: Mapping[str, str]) -> None:
+    """UsageError for any option: it has none."""
+    for option in options:
+        raise UsageError(f'--launcher-option "{option}": launcher "local" has no options')
 
 
 @dataclass
@@ -54,7 +60,7 @@ class LocalLauncher:
         targets: Mapping[str, str] = TARGETS,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        no_options("local", options or {})
+        checked(options or {})
         self.places = [_Place(i) for i in range(resources.jobs)]
         self.resources = resources
         self.logs = folder / "workers"

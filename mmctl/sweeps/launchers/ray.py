@@ -40,12 +40,7 @@ class RayLauncher:
         targets: Mapping[str, str] = TARGETS,
     ) -> None:
         chosen = dict(options or {})
-        for name in chosen:
-            if name not in OPTIONS:
-                raise UsageError(
-                    f'--launcher-option "{name}": no such option of ray{nearest(name, OPTIONS, "options")}'
-                )
-        numbers = {name: _whole(name, chosen[name]) for name in ("queue", "retries") if name in chosen}
+        numbers = checked(chosen)
         os.environ.setdefault(
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
         )  # a task without devices leaves them as they are
@@ -124,6 +119,14 @@ class RayLauncher:
         if self.ours and self.ray.is_initialized():
             self.ray.shutdown()
         self.ours = False
+
+
+def checked(options: Mapping[str, str]) -> dict[str, int]:
+    """The whole numbers among the options. UsageError for an unknown name or a wrong value."""
+    for name in options:
+        if name not in OPTIONS:
+            raise UsageError(f'--launcher-option "{name}": no such option of ray{nearest(name, OPTIONS, "options")}')
+    return {name: _whole(name, options[name]) for name in ("queue", "retries") if name in options}
 
 
 def _whole(name: str, text: str) -> int:

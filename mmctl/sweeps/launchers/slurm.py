@@ -51,7 +51,7 @@ class SlurmLauncher:
         targets: Mapping[str, str] = TARGETS,
     ) -> None:
         chosen = dict(options or {})
-        numbers = _checked(chosen)
+        numbers = checked(chosen)
         try:
             import submitit
         except ImportError:
@@ -163,7 +163,7 @@ def _interrupt(handle: Any) -> None:
         handle.cancel(check=False)
 
 
-def _checked(options: Mapping[str, str]) -> dict[str, int]:
+def checked(options: Mapping[str, str]) -> dict[str, int]:
     """The whole numbers among the options. UsageError for an unknown name or a wrong value."""
     for name in options:
         if name not in OPTIONS:
