@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mmctl.cli import complete
-from mmctl.cli.options import Device, Root, Run
+from mmctl.cli.options import Device, Root, Run, print_json
 
 
 def evaluate(
@@ -95,7 +95,6 @@ def evaluate(
     from mmctl.evaluation.report import print_scores
     from mmctl.evaluation.suites import settings_mark, suite_tasks
     from mmctl.runs import RunFolder, runs_root
-    from mmctl.runs.files import json_ready
 
     folder = RunFolder.find(runs_root(runs), run)
     own = folder.config()
@@ -165,7 +164,7 @@ def evaluate(
     if measured:
         mirror(folder, config)
     if as_json:
-        print(json.dumps(json_ready(list(results.values())), indent=2, allow_nan=False))
+        print_json(list(results.values()))
     else:
         if special:
             published.show(results.values(), details)

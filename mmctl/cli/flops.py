@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mmctl.cli import complete
-from mmctl.cli.options import preset_and_overrides
+from mmctl.cli.options import preset_and_overrides, print_json
 
 
 def flops(
@@ -39,8 +39,6 @@ def flops(
 
     Example: mmctl flops micro model.name=transformer --context 512 --context 4096
     """
-    import json
-
     from mmctl.config import load
     from mmctl.errors import UsageError
 
@@ -52,7 +50,7 @@ def flops(
     contexts = list(dict.fromkeys(context or [config.data.length * k for k in (1, 2, 4, 8)]))
     counted = count(config, contexts)
     if as_json:
-        print(json.dumps({"published": published_rows(), "configuration": counted}, indent=1))
+        print_json({"published": published_rows(), "configuration": counted})
         return
     print_published()
     print()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from mmctl.cli.options import Device, Root, Run
+from mmctl.cli.options import Device, Root, Run, print_json
 
 
 def generate(
@@ -92,7 +92,7 @@ def generate(
         )
     seconds = time.perf_counter() - started
     if as_json:
-        print_result(
+        print_json(
             {
                 "run": folder.label,
                 "step": step,
@@ -113,13 +113,6 @@ def generate(
         )
     else:
         print()
-
-
-def print_result(result: dict[str, Any]) -> None:
-    """One JSON object; what is no UTF-8 in the prompt is written as \\udcXX, as JSON has it."""
-    import json
-
-    print(json.dumps(result, indent=2, allow_nan=False))
 
 
 def _unescaped(text: str) -> str:

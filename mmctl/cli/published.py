@@ -167,26 +167,22 @@ def numbers(option: str, text: str | None) -> list[int]:
 
 def show(evaluations: Iterable[dict[str, Any]], details: bool) -> None:
     """A table of scores: a row a score, a column a length or number of shots."""
-    from rich.console import Console
-    from rich.table import Table
+    from mmctl.cli.options import console, plain, table
+    from mmctl.errors import printable
+    from mmctl.evaluation.report import cell, title
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
     for evaluation in evaluations:
         columns = list(dict.fromkeys(name.rpartition("@")[2] for name in evaluation["scores"]))
-        drawn = Table(title=evaluation["suite"], title_justify="left", caption="95% intervals")
-        drawn.add_column("score", no_wrap=True)
-        for column in columns:
-            drawn.add_column(column, justify="right")
-        rows: dict[str, dict[str, str]] = {}
+        drawn = table("score", *columns, title=title(evaluation), right=tuple(range(1, len(columns) + 1)))
+        drawn.caption = "95% intervals"
+        rows: dict[str, dict[str, Any]] = {}
         for name, score in evaluation["scores"].items():
             row, _, column = name.rpartition("@")
             if details or not re.search(r"-(depth\d|(return|space)-(fixed|shuffled))$", row):
-                bounds = score["interval"]
-                spread = "" if bounds is None else f" [{bounds[0]:.3f}, {bounds[1]:.3f}]"
-                rows.setdefault(row, {})[column] = f"{score['value']:.3f}{spread}"
+                rows.setdefault(row, {})[column] = score
         for row, cells in rows.items():
-            drawn.add_row(row, *(cells.get(column, "-") for column in columns))
+            drawn.add_row(plain(row), *(cell(cells.get(column)) for column in columns))
         if rows:
-            console.print(drawn)
+            console().print(drawn)
         for what, reason in evaluation["skipped"].items():
-            print(f"{evaluation['suite']}: {what} not measured: {reason}", file=sys.stderr)
+            print(printable(f"{evaluation['suite']}: {what} not measured: {reason}"), file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mmctl.cli import complete
-from mmctl.cli.options import Root, preset_and_overrides
+from mmctl.cli.options import Root, preset_and_overrides, print_json
 
 LOSSES = {"training": "train_loss", "held-out": "held_out_loss"}
 
@@ -76,7 +76,6 @@ def _train(
     ranks: Any,
 ) -> int:
     """The command in one of its processes; its exit code."""
-    import json
     import sys
 
     from mmctl.config import identity, load, to_dict
@@ -88,7 +87,7 @@ def _train(
     config = load(preset, words)
     if dry_run:
         if as_json:
-            print(json.dumps({"identity": identity(config), "config": to_dict(config)}, indent=2))
+            print_json({"identity": identity(config), "config": to_dict(config)})
             return EXIT_DONE
         from omegaconf import OmegaConf
 
@@ -116,10 +115,10 @@ def _train(
         if outcome.state == "interrupted":
             print("mmctl: the same command resumes it", file=sys.stderr)
         if as_json:
-            print(json.dumps({**about, "state": outcome.state, "reason": outcome.reason}, indent=2))
+            print_json({**about, "state": outcome.state, "reason": outcome.reason})
         return outcome.exit_code
     if as_json:
-        print(json.dumps({**about, "skipped": outcome.skipped, **run.result()}, indent=2))
+        print_json({**about, "skipped": outcome.skipped, **run.result()})
         return EXIT_DONE
     result = run.result()
     state = "already finished" if outcome.skipped else "finished"
