@@ -46,7 +46,8 @@ def choose(logits: np.ndarray, sampling: Sampling, rng: np.random.Generator) -> 
         return int(np.argmax(logits))
     order = np.argsort(-logits, kind="stable")[: sampling.top_k]
     # Differences first: a very low temperature must not overflow.
-    weights = np.exp((logits[order] - logits[order[0]]) / sampling.temperature)
+    with np.errstate(over="ignore"):  # of a difference: to -inf, whose weight is 0
+        weights = np.exp((logits[order] - logits[order[0]]) / sampling.temperature)
     reached = np.cumsum(weights)
     kept = len(order)
     if sampling.top_p is not None:

@@ -50,8 +50,9 @@ class _Counts:
     """What both boards keep: how many are done, and when the rest will be."""
 
     def __init__(self) -> None:
-        self.total = self.done = self.failed = self.kept = 0
-        self.work = self.worked = 0.0
+        self.total = self.kept = 0
+        self.ended: dict[tuple[str, str], str] = {}  # (kind, run) -> state: one that is tried again is still one job
+        self.work = 0.0
         self.rows: dict[int, _Row] = {}
         self.started = time.monotonic()
 
@@ -67,9 +68,19 @@ class _Counts:
             self.rows[event.place].update(event.values)
             return
         self.rows.pop(event.place, None)
-        self.done += 1
-        self.worked += 1.0 if event.job.kind == "train" else EVALUATION
-        self.failed += event.values["state"] not in ("finished", "interrupted")
+        self.ended[event.job.kind, event.job.label] = event.values["state"]
+
+    @property
+    def done(self) -> int:
+        return len(self.ended)
+
+    @property
+    def failed(self) -> int:
+        return sum(state not in ("finished", "interrupted") for state in self.ended.values())
+
+    @property
+    def worked(self) -> float:
+        return sum(1.0 if kind == "train" else EVALUATION for kind, _ in self.ended)
 
     def left(self) -> float | None:
         """Seconds left by the pace so far; None before anything has finished."""

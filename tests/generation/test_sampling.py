@@ -206,3 +206,10 @@ def test_wrong_settings_and_damaged_models_are_one_clear_line() -> None:
         model.classifier.weight.fill_(float("nan"))
     with pytest.raises(MmctlError, match="not finite"):
         generate(model, Bytes(), [[1]])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("temperature", [1e-30, 1e-320, 5e-324])
+def test_the_lowest_temperatures_take_the_most_likely_token_without_a_warning(temperature: float) -> None:
+    logits = np.array([0.5, 3.0, -1e30, 2.9])
+    assert choose(logits, Sampling(temperature=temperature), np.random.default_rng(0)) == 1

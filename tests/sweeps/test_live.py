@@ -58,6 +58,16 @@ def test_time_left_weighs_trainings_more_than_evaluations(monkeypatch: pytest.Mo
     assert counts.left() == pytest.approx(10.0 * (1 + live.EVALUATION))
 
 
+def test_a_job_that_is_tried_again_is_one_job() -> None:
+    counts = live._Counts()
+    counts.begin([Task(), Task()], 0)
+    for event in (done(0), done(1, "failed", reason="disk full"), done(1, "failed", reason="disk full")):
+        counts.count(event)
+    assert counts.summary().startswith("2/2 jobs, 1 failed")
+    counts.count(done(1))
+    assert (counts.done, counts.failed) == (2, 0)
+
+
 def test_the_table_has_a_row_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
