@@ -19,6 +19,11 @@ def visible(text: str) -> str:
     return "".join(c if c in "\n\t" else printable(c) for c in text)
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class MmctlError(Exception):
     """Something failed that the user should read about in one line (exit 1)."""
 

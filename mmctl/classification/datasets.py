@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmctl.errors import MmctlError, UsageError, nearest
+from mmctl.errors import MmctlError, UsageError, first_line, nearest
 
 LARGEST = 1 << 29
 """Bytes of the largest file read."""
@@ -192,8 +192,7 @@ def _hugging_face(name: str, repository: str) -> Examples:
     try:
         found = datasets.load_dataset(repository)
     except Exception as error:  # the library raises whatever its storage does
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise MmctlError(f"{name}=hf:{repository}: cannot be loaded ({reason[:150]})") from None
+        raise MmctlError(f"{name}=hf:{repository}: cannot be loaded ({first_line(error)[:150]})") from None
     splits, digest = [], hashlib.sha256()
     for split in ("train", "test"):
         if split not in found:

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from mmctl.errors import EXIT_FAILED, EXIT_SIGINT, MmctlError
+from mmctl.errors import EXIT_FAILED, EXIT_SIGINT, MmctlError, first_line
 
 # Typer carries its own copy of click from 0.29 on; its base error is reached through what Typer exports.
 CLICK_ERROR: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -101,9 +101,8 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except (MemoryError, OSError) as error:
         _drop_stdout()
-        first = (str(error).splitlines() or [type(error).__name__])[0]
         what = "not enough memory: " if isinstance(error, MemoryError) else ""
-        print(f"mmctl: {what}{first}", file=sys.stderr)
+        print(f"mmctl: {what}{first_line(error)}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
     if isinstance(code, int) and code:
         sys.exit(code)

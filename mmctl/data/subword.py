@@ -14,7 +14,7 @@ import numpy as np
 
 from mmctl.data.corpus import Corpus, load_corpus
 from mmctl.data.tokenizers import FILE, ByteStream, Stream, Tokenizer
-from mmctl.errors import MmctlError, UsageError
+from mmctl.errors import MmctlError, UsageError, first_line
 
 REPLACEMENT = "\ufffd"
 PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -144,7 +144,7 @@ def load(name: str) -> Subword:
     except MmctlError:
         raise
     except Exception as error:  # the library raises bare Exception
-        raise UsageError(f"{said}: not a {FILE} of the tokenizers library ({_first_line(error)})") from None
+        raise UsageError(f"{said}: not a {FILE} of the tokenizers library ({first_line(error)[:200]})") from None
     if path.is_absolute() or name.startswith(("~", ".")) or name.endswith(".json") or name.count("/") > 1:
         raise UsageError(f"{said}: no such file or folder")
     if close := difflib.get_close_matches(name.lower(), ("bytes", "bpe"), n=1, cutoff=0.7):
@@ -154,7 +154,7 @@ def load(name: str) -> Subword:
     except Exception as error:
         raise UsageError(
             f"{said}: no file or folder of that name, and not to be had from the Hugging Face hub "
-            f"({type(error).__name__}: {_first_line(error)})"
+            f"({type(error).__name__}: {first_line(error)[:200]})"
         ) from None
 
 
@@ -210,7 +210,3 @@ def _trained(corpus: Corpus, size: int) -> Subword:
     made.train_from_iterator(texts, trainer)
     _made[corpus.sha256, size] = Subword(made, "bpe")
     return _made[corpus.sha256, size]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmctl.errors import first_line
 from mmctl.runs import checkpoints as shelf
 from mmctl.runs.checkpoints import Damaged
 from mmctl.runs.files import WriteError
@@ -121,8 +122,7 @@ def read(
             into = dict(like)
             dcp.load(into, storage_reader=reader, process_group=group)
     except (Exception, dcp.CheckpointException) as error:  # safetensors, json and DCP raise many kinds
-        first = (str(_cause(error)).splitlines() or [type(error).__name__])[0]
-        raise Damaged(f"checkpoint {place} is damaged: {first}") from None
+        raise Damaged(f"checkpoint {place} is damaged: {first_line(_cause(error))}") from None
     return into
 
 

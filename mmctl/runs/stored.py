@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmctl.errors import MmctlError, UsageError
+from mmctl.errors import MmctlError, UsageError, first_line
 
 if TYPE_CHECKING:
     from mmctl.config import Config
@@ -22,7 +22,7 @@ def config_dict(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise MmctlError(f"{path}: no such file") from None
     except Exception as error:  # YAML and OmegaConf raise many kinds
-        raise MmctlError(f"{path}: damaged: {(str(error).splitlines() or [type(error).__name__])[0]}") from None
+        raise MmctlError(f"{path}: damaged: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise MmctlError(f"{path}: damaged: no mapping of keys")
     return content

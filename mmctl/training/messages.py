@@ -12,7 +12,7 @@ import json
 import time
 from typing import Any
 
-from mmctl.errors import MmctlError, OutOfMemory
+from mmctl.errors import MmctlError, OutOfMemory, first_line
 from mmctl.runs.process import Owner
 from mmctl.training.ranks import Stopped
 
@@ -61,7 +61,7 @@ class Messages:
 
     def report(self, error: BaseException) -> None:
         """Why this process ends."""
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        text = first_line(error)
         if isinstance(error, KeyboardInterrupt) and not hasattr(error, "signal"):
             error = Stopped(2)
         self.tell(

@@ -1,4 +1,4 @@
-"""The Triton tests share the inputs and the closeness helper of the kernel tests."""
+"""The Triton tests share the inputs, the poisoned buffers and the measure of closeness of the kernel tests."""
 
 from __future__ import annotations
 
