@@ -73,9 +73,14 @@ class Intents(Task):
     def unavailable(self, length: int, split: Split) -> str | None:
         if self.config.train is None:
             return f"{self.prefix}train is not set: expected NAME=PATH, such as clinc150=FOLDER"
+        if len(self.queries(split)) < self.config.classes:
+            return self._too_few(split)
         return super().unavailable(length, split)
 
     def fingerprint(self) -> dict[str, Any]:
+        splits: tuple[Split, Split] = ("train", "held-out")
+        for split in splits:  # a run starts with this: too few held-out intents are not found out when it has trained
+            self._enough(split)
         return {"train": self._read("train").sha256} | (
             {"test": self._read("test").sha256} if self.config.test is not None else {}
         )
@@ -93,12 +98,20 @@ class Intents(Task):
         self._read("train")
         return _by_intent(self.config.train or "", split, None if self.config.test is not None else split == "held-out")
 
+    def _enough(self, split: Split) -> list[list[bytes]]:
+        """`queries`; UsageError where they are too few for a sequence."""
+        found = self.queries(split)
+        if len(found) < self.config.classes:
+            raise UsageError(self._too_few(split))
+        return found
+
+    def _too_few(self, split: Split) -> str:
+        return f"{self.prefix}classes={self.config.classes}: there are {len(self.queries(split))} intents for {split}"
+
     def sample(self, rng: np.random.Generator, count: int, length: int, split: Split) -> Batch:
         """Examples until the next would not fit; extras: "shots" of the example's own class before, at labels, else
         -1."""
-        c, intents = self.config, self.queries(split)
-        if len(intents) < c.classes:
-            raise UsageError(f"{self.prefix}classes={c.classes}: there are {len(intents)} intents for {split}")
+        c, intents = self.config, self._enough(split)
         tokens = np.zeros((count, length), dtype=np.int64)
         targets = np.full((count, length), IGNORE, dtype=np.int64)
         shots = np.full((count, length), -1, dtype=np.int64)

@@ -72,8 +72,8 @@ def test_training_and_test_intents_do_not_meet(tmp_path: Path) -> None:
 def test_content_is_the_fingerprint_not_the_path(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "y").mkdir()
-    one, same = task(train=corpus(tmp_path / "x", "a", 4)), task(train=corpus(tmp_path / "y", "a", 4))
-    other = task(train=corpus(tmp_path / "y", "b", 4))
+    one, same = task(train=corpus(tmp_path / "x", "a", 30)), task(train=corpus(tmp_path / "y", "a", 30))
+    other = task(train=corpus(tmp_path / "y", "b", 30))
     assert one.fingerprint() == same.fingerprint() != other.fingerprint()
 
 
@@ -81,8 +81,11 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"data\.tasks\.intents\.train=null: expected NAME=PATH"):
         task().fingerprint()
     assert "train is not set" in (task().unavailable(400, "held-out") or "")
-    with pytest.raises(UsageError, match="there are 2 intents"):
-        episodes(task(train=corpus(tmp_path, "a", 5), test=corpus(tmp_path, "b", 2)), "held-out")
+    few = task(train=corpus(tmp_path, "a", 5), test=corpus(tmp_path, "b", 2))
+    for reading in (few.fingerprint, lambda: episodes(few, "held-out")):  # the first is what a run starts with
+        with pytest.raises(UsageError, match="there are 2 intents"):
+            reading()
+    assert "there are 2 intents" in (few.unavailable(400, "held-out") or "")
     with pytest.raises(UsageError, match=r"intents\.labels=300"):
         task(labels=300)
     with pytest.raises(UsageError, match="at least 100 tokens"):

@@ -87,7 +87,7 @@ def test_the_table_has_a_row_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_example_in_the_loaders_docstring_loads(tmp_path: Path) -> None:
     from mmctl.sweeps import matrix
 
-    example = (matrix.__doc__ or "").partition("    name: window")[2]
+    example = (matrix.__doc__ or "").partition("    name: window")[2].partition("\n\n")[0]
     path = tmp_path / "window.yaml"
     path.write_text("name: window" + example.replace("\n    ", "\n"))
     found = load(path)
