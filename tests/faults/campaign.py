@@ -1,9 +1,9 @@
 """The fault campaign: `python tests/faults/campaign.py --kills 200 --seed 0 --summary FILE` (Linux).
 
-Sweeps of twelve tiny runs are killed at random moments and at chosen calls (fault_kills.py), and are met with full disks,
-damaged files, a jumping clock and the like (fault_scenarios.py). After every fault: nothing finished is lost or changed.
-At the end of every sweep: nothing was trained twice, and all results are bit for bit those of an undisturbed sweep
-(fault_checks.py). Exit code 0 only if all of that held; the summary says what was done.
+Sweeps of twelve tiny runs are killed at random moments and at chosen calls (fault_kills.py), and are met with full
+disks, damaged files, a jumping clock and the like (fault_scenarios.py). After every fault: nothing finished is lost or
+changed. At the end of every sweep: nothing was trained twice, and all results are bit for bit those of an undisturbed
+sweep (fault_checks.py). Exit code 0 only if all of that held; the summary says what was done.
 """
 
 from __future__ import annotations

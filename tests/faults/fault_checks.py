@@ -1,4 +1,5 @@
-"""What must hold after a fault: nothing finished is lost or changed, nothing is trained twice, the results are the same."""
+"""What must hold after a fault: nothing finished is lost or changed, nothing is trained twice, the results are the
+same."""
 
 from __future__ import annotations
 

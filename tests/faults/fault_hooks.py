@@ -1,9 +1,11 @@
-"""What is done to the processes of a sweep from inside: a journal of what they do, kills at chosen calls, a jumping clock.
+"""What is done to the processes of a sweep from inside: a journal of what they do, kills at chosen calls, a jumping
+clock.
 
 Nothing here is known to mmctl. `install` wraps functions of os, mlflow and mmctl in the process that calls it.
 
 The journal is one line an event, "pid event subject detail", each written in one append, so its order is the order of
-events: begin RUN STEP, step RUN N, saved RUN N (its rename is done), result RUN (likewise), kill POINT, born ROLE PARENT.
+events: begin RUN STEP, step RUN N, saved RUN N (its rename is done), result RUN (likewise), kill POINT, born ROLE
+PARENT.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ _write = os.write
 
 
 def arm(case: Path, role: str, point: str, number: int, when: str) -> Path:
-    """The next process of `role` that comes to `point` for the `number`-th time kills itself there; the file that says so.
+    """The next process of `role` that comes to `point` for the `number`-th time kills itself there; the file that says
+    so.
 
     when: "before" the call, "half" done, "after" it; MLflow: some milliseconds after its beginning.
     """

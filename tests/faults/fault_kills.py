@@ -1,4 +1,5 @@
-"""Rounds of kills: a sweep is started, its processes are killed at random moments or at chosen calls, and it is judged."""
+"""Rounds of kills: a sweep is started, its processes are killed at random moments or at chosen calls, and it is
+judged."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def deck(draw: random.Random) -> list[tuple[str, str]]:
 class Round:
     """`kills` kills of one sweep with `parents` commands at once, then the sweep to its end. `counts`: kills by kind.
 
-    cards: what to do next, drawn from the front and filled up when empty. Besides, the first parent is told to kill itself
-    at a call of its own, which comes at the beginning (manifest) or at the end (report) of a sweep.
+    cards: what to do next, drawn from the front and filled up when empty. Besides, the first parent is told to kill
+    itself at a call of its own, which comes at the beginning (manifest) or at the end (report) of a sweep.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Faults that are no kills: full disks, read-only folders, a store that is locked or deleted, damage, clocks, doubles.
 
-Each scenario leaves its sweep complete and judged, and returns one line on what happened; `Skipped` says what this machine
-does not allow.
+Each scenario leaves its sweep complete and judged, and returns one line on what happened; `Skipped` says what this
+machine does not allow.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ def store_deleted(case: Case, reference: Any, campaign: Any) -> str:
 
 
 def clock_jumps(case: Case, reference: Any, _: Any) -> str:
-    """time.time() of every worker jumps by up to 23 days in either direction, at every fifth step or so; with a kill."""
+    """time.time() of every worker jumps by up to 23 days in either direction, at every fifth step or so; with a
+    kill."""
     case.clock = 1
     case.start()
     until(lambda: seen(case, "step", 30), case)
@@ -185,7 +186,8 @@ def doubles(case: Case, reference: Any, _: Any) -> str:
 
 
 def damaged(case: Case, reference: Any, _: Any) -> str:
-    """Half-way, everything is killed and files of unfinished and finished runs are damaged; the same command goes on."""
+    """Half-way, everything is killed and files of unfinished and finished runs are damaged; the same command goes
+    on."""
     done = []
     for name, harm in damage.KINDS.items():
         mine = Case(case.folder / name.replace(" ", "-"), "0")

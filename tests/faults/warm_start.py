@@ -1,10 +1,11 @@
 """The real command and the real worker, in forks of a process that has already imported torch and mlflow.
 
-`mmctl ablate` starts its workers as `python -m mmctl.sweeps.worker`, which costs seconds of importing each: a campaign of
-hundreds of kills could not be afforded. Here the parent runs `mmctl.cli.main()` and each worker `mmctl.sweeps.worker.main()`
-with the same arguments, environment, session, log and socket, as processes of their own: only exec and the imports are
-left out. A worker is the parent's child, as always, although a nursery that was forked before the parent had any thread or
-database connection makes it: the parent is the reaper of its descendants, and the process in between ends at once.
+`mmctl ablate` starts its workers as `python -m mmctl.sweeps.worker`, which costs seconds of importing each: a campaign
+of hundreds of kills could not be afforded. Here the parent runs `mmctl.cli.main()` and each worker
+`mmctl.sweeps.worker.main()` with the same arguments, environment, session, log and socket, as processes of their own:
+only exec and the imports are left out. A worker is the parent's child, as always, although a nursery that was forked
+before the parent had any thread or database connection makes it: the parent is the reaper of its descendants, and the
+process in between ends at once.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class Launcher(Protocol):
     """What the sweep asks of a launcher. Constructed as `Class(resources, folder, options)`.
 
     folder: the sweep's own (logs of workers go to `folder/"workers"`). options: what the user gave the launcher, by
-    name (`--launcher-option partition=gpu`). The module's `checked(options)` raises UsageError with the nearest name for
-    one that it does not know, and needs no cluster for that.
+    name (`--launcher-option partition=gpu`). The module's `checked(options)` raises UsageError with the nearest name
+    for one that it does not know, and needs no cluster for that.
     """
 
     def __init__(self, resources: Resources, folder: Path, options: Mapping[str, str]) -> None: ...
@@ -89,7 +89,8 @@ class Launcher(Protocol):
 
 
 def check(name: str, options: Mapping[str, str]) -> None:
-    """UsageError with the nearest name for an unknown launcher or option of it. Needs neither a cluster nor its package."""
+    """UsageError with the nearest name for an unknown launcher or option of it. Needs neither a cluster nor its
+    package."""
     if name not in LAUNCHERS:
         raise UsageError(f'--launcher "{name}": no such launcher{nearest(name, LAUNCHERS, "launchers")}')
     importlib.import_module(LAUNCHERS[name].partition(":")[0]).checked(options)
