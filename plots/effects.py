@@ -33,7 +33,8 @@ LINEAR, WIDE = 5.0, 6.0
 PUBLISHED = "published (other model and task)"
 TICKS = (0, 2, 5, 20, 100)
 SETTLED = (
-    verdicts.REPRODUCED, verdicts.SUPPORTED, verdicts.OPPOSITE, verdicts.NO_EFFECT, verdicts.POSITIVE, verdicts.NEGATIVE
+    verdicts.REPRODUCED, verdicts.SUPPORTED, verdicts.REPRODUCED + verdicts.AGAINST_CHANCE,
+    verdicts.SUPPORTED + verdicts.AGAINST_CHANCE, verdicts.OPPOSITE, verdicts.NO_EFFECT, verdicts.POSITIVE, verdicts.NEGATIVE
 )  # fmt: skip
 """Verdicts of a filled mark: what the interval settles."""
 

@@ -51,6 +51,8 @@ def build(rng: random.Random, size: int, index: int, source: Questions, position
         taken = {*chosen, *near}
         others = [d for d in range(len(source.documents)) if d not in taken]
         chosen += near + rng.sample(others, min(len(others), missing - len(near)))
+    while len(chosen) < size:  # a file with fewer documents is gone through again, as published
+        chosen += range(min(size - len(chosen), len(source.documents)))
     first = chosen[0]
     if position == "ruler":
         random.Random(RULER_SEED).shuffle(chosen)

@@ -174,7 +174,7 @@ def _largest(task: Ruler, length: int, count: Count, seed: int, sources: Sources
     if (least := tokens(low)) > length:
         raise UsageError(_too_short(task, length, least - task.generate))
     high = low + 1
-    while tokens(high) <= length:
+    while high <= length and tokens(high) <= length:  # no unit of a haystack is shorter than a token
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

@@ -36,7 +36,7 @@ def collect(
     starts = comparing.starts(plan, scored)
     claims = [(matrix, claim) for matrix in plan.matrices for claim in matrix.claims]
     differences = [comparing.difference_of(claim, claim.metric, matrix, scored) for matrix, claim in claims]
-    chance = [len(comparing.arms_at_chance(claim, matrix, scored)) == 2 for matrix, claim in claims]
+    chance = [_at_chance(plan, matrix, claim, scored) for matrix, claim in claims]
     judged = judge_all([claim for _, claim in claims], differences, chance)
     tested: dict[str, list[dict[str, Any]]] = {matrix.name: [] for matrix in plan.matrices}
     for (matrix, claim), difference, verdict in zip(claims, differences, judged, strict=True):
@@ -154,6 +154,14 @@ def _scores(own: Scored, metric: str) -> dict[str, Any]:
     if summary.n == 1:  # of one run its own interval is all there is: a bootstrap over its examples
         summary = replace(summary, interval=any_number.interval)
     return {**asdict(summary), **about, "at_chance": comparing.at_chance([own], metric), "seeds": seeds}
+
+
+def _at_chance(plan: Plan, matrix: Matrix, claim: Claim, scored: dict[tuple[str, str], Scored]) -> int:
+    """How many of the claim's arms have not learned the task. What an evaluation-time change takes away was learned, so two
+    readings of one training count only where both are at chance."""
+    found = len(comparing.arms_at_chance(claim, matrix, scored))
+    one_training = claim.control and plan.arms[matrix.name, claim.treatment] == plan.arms[matrix.name, claim.control]
+    return 0 if found == 1 and one_training else found
 
 
 def _claim(

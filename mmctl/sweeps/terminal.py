@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 COLOURS = {
     verdicts.REPRODUCED: "green",
     verdicts.SUPPORTED: "green",
+    verdicts.REPRODUCED + verdicts.AGAINST_CHANCE: "yellow",
+    verdicts.SUPPORTED + verdicts.AGAINST_CHANCE: "yellow",
     verdicts.INSIDE: "green",
     verdicts.OPPOSITE: "red",
     verdicts.POSITIVE: "red",

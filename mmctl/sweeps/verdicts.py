@@ -11,7 +11,8 @@ order:
    task, so they cannot differ, and an absent difference is no evidence of no effect.
 3. A claim of a direction (greater, less):
    `reproduced` (`supported`, for a hypothesis without a published value) if I* lies on the claimed side of 0,
-   `opposite` if it lies on the other; `no effect` if I lies within the claim's margin (-margin, margin); `underpowered`
+   `opposite` if it lies on the other, however small: a significant direction comes before the margin. Where exactly one of
+   two trainings is at chance, the first two words say so (`reproduced, an arm at chance`). `no effect` if I lies within the claim's margin (-margin, margin); `underpowered`
    if I is wider than the published effect (where that can be put on our metric's scale); else `same direction, not
    significant` or `other direction, not significant` by the sign of D.
 4. A claim of no effect: `reproduced` (`supported`) if I lies within the margin (two one-sided tests at 2.5% each);
@@ -30,7 +31,7 @@ Claims of no effect and of a range are not in Holm's family: theirs are interval
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmctl.sweeps.claims import Claim
 from mmctl.sweeps.statistics import LEVEL, Difference, holm, holm_adjusted
@@ -45,6 +46,8 @@ POSITIVE, NEGATIVE = "an effect (+)", "an effect (-)"
 INSIDE, OUTSIDE, PARTLY = "inside the range", "outside the range", "partly outside"
 UNMOVED = "not moved"
 AT_CHANCE = "both at chance"
+AGAINST_CHANCE = ", an arm at chance"
+"""Added to `reproduced` and `supported` where one of two trainings has not learned the task."""
 INCONCLUSIVE = "inconclusive"
 UNDERPOWERED = "underpowered"
 NOT_RUN = "not run"
@@ -53,6 +56,10 @@ MEANINGS = {
     REPRODUCED: "a claim of a direction: its interval, Holm-corrected, lies on the claimed side of 0; a claim of no "
     "effect: its 95% interval lies within the claim's margin",
     SUPPORTED: "the same, for a hypothesis that nothing published stands beside",
+    REPRODUCED
+    + AGAINST_CHANCE: "as reproduced, but one arm is at chance: it may not have learned the task at all within "
+    "this budget, so the difference says little about the architectures",
+    SUPPORTED + AGAINST_CHANCE: "the same, for a hypothesis that nothing published stands beside",
     AT_CHANCE: "neither arm is above chance, so neither has learned the task and nothing can be compared",
     OPPOSITE: "the Holm-corrected interval lies on the other side of 0 than claimed",
     NO_EFFECT: "a direction was claimed, but the 95% interval lies within the claim's margin of no effect",
@@ -98,13 +105,13 @@ class Judged:
 
 
 def judge_all(
-    claims: Sequence[Claim], differences: Sequence[Difference | None], at_chance: Sequence[bool] | None = None
+    claims: Sequence[Claim], differences: Sequence[Difference | None], at_chance: Sequence[int] | None = None
 ) -> list[Judged]:
     """Verdicts of a report's claims, in order. Directional claims are one family for Holm's correction.
 
-    at_chance: for each claim, whether both its arms are at chance.
+    at_chance: for each claim, how many of its arms are at chance.
     """
-    chance = at_chance or [False] * len(claims)
+    chance = at_chance or [0] * len(claims)
     family = [i for i, c in enumerate(claims) if c.directional]
     p_values = []
     for i in family:
@@ -124,11 +131,12 @@ def judge(
     level: float | None = None,
     p_holm: float | None = None,
     start: float | None = None,
-    at_chance: bool = False,
+    at_chance: int = 0,
 ) -> Judged:
     """One claim's verdict by the rules above.
 
-    level: confidence of the corrected interval, for a directional claim; start: the value before training, for a range.
+    level: confidence of the corrected interval, for a directional claim; start: the value before training, for a range;
+    at_chance: how many of the two arms are at chance.
     """
     if difference is None or difference.n == 0:
         return Judged(NOT_RUN, "no seed has a score for " + ("both arms" if claim.control else "the arm"))
@@ -138,10 +146,13 @@ def judge(
         )
     if difference.interval is None:
         return Judged(UNDERPOWERED, "the same at every seed, and no examples to take an error from")
-    if at_chance:
+    if at_chance == 2:
         return Judged(AT_CHANCE, "neither arm has learned the task", p_holm=p_holm)
     if claim.directional:
-        return _direction(claim, difference, LEVEL if level is None else level, p_holm)
+        found = _direction(claim, difference, LEVEL if level is None else level, p_holm)
+        if at_chance and found.verdict in (REPRODUCED, SUPPORTED):
+            return replace(found, verdict=found.verdict + AGAINST_CHANCE)
+        return found
     if claim.expected == "range":
         assert claim.range is not None
         return _range(difference, claim.range, start)

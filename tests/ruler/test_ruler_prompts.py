@@ -226,6 +226,15 @@ def test_questions_from_a_squad_file_take_distractors_from_the_same_article_firs
     assert sample.references == [f"thing {asked}", "a thing"]
 
 
+def test_a_file_of_few_documents_fills_any_length(tmp_path: Path) -> None:
+    """It went on for ever: no number of documents was enough."""
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": SQUAD["data"][:1]}))
+    found = list(samples(RULER["qa_1"], 1000, words, 3, 0, Sources(questions={"qa_1": read(path)})))
+    assert all(s.tokens + 32 > 950 for s in found)
+    assert found[0].size > 20
+
+
 def test_questions_from_a_hotpot_file(tmp_path: Path) -> None:
     rows = [
         {

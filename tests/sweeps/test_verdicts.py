@@ -153,11 +153,17 @@ def test_a_claim_about_every_layer_is_as_good_as_its_weakest(layers: list[str], 
 
 @pytest.mark.parametrize("expected", ["greater", "less", "no-effect"])
 def test_two_arms_at_chance_cannot_be_compared(expected: str) -> None:
-    assert judge(claim(expected), difference(0.0, 0.001), at_chance=True).verdict == "both at chance"
-    assert judge(claim(expected), None, at_chance=True).verdict == "not run"
-    both = judge_all([claim(expected)] * 2, [difference(0.0, 0.001)] * 2, [True, False])
+    assert judge(claim(expected), difference(0.0, 0.001), at_chance=2).verdict == "both at chance"
+    assert judge(claim(expected), None, at_chance=2).verdict == "not run"
+    both = judge_all([claim(expected)] * 2, [difference(0.0, 0.001)] * 2, [2, 0])
     assert both[0].verdict == "both at chance"
     assert both[1].verdict != "both at chance"
+
+
+def test_winning_against_an_arm_at_chance_is_said_in_the_verdict() -> None:
+    assert judge(claim(), difference(0.3, 0.1), at_chance=1).verdict == "reproduced, an arm at chance"
+    assert judge(claim(published=None), difference(0.3, 0.1), at_chance=1).verdict == "supported, an arm at chance"
+    assert judge(claim(), difference(-0.3, 0.1), at_chance=1).verdict == "opposite"
 
 
 def test_a_hypothesis_of_ones_own_is_supported_not_reproduced() -> None:
@@ -169,7 +175,8 @@ def test_a_hypothesis_of_ones_own_is_supported_not_reproduced() -> None:
 
 def test_every_word_is_explained_and_coloured_or_plain() -> None:
     words = {v for k, v in vars(verdicts).items() if k.isupper() and isinstance(v, str)}
-    assert words == set(verdicts.MEANINGS)
+    said = {word + verdicts.AGAINST_CHANCE for word in (verdicts.REPRODUCED, verdicts.SUPPORTED)}
+    assert (words - {verdicts.AGAINST_CHANCE}) | said == set(verdicts.MEANINGS)
 
 
 def test_holm_over_the_reports_claims_of_a_direction() -> None:
