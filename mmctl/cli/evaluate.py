@@ -10,6 +10,9 @@ import typer
 from mmctl.cli import complete
 from mmctl.cli.options import Device, Root, Run, print_json
 
+MOST_REASONS = 3
+"""Reasons in the line that says that nothing could be measured."""
+
 
 def evaluate(
     run: Run,
@@ -89,11 +92,11 @@ def evaluate(
 
     from mmctl.cli import published
     from mmctl.config import parse_overrides
-    from mmctl.errors import MmctlError, UsageError
+    from mmctl.errors import MmctlError, UsageError, nearest
     from mmctl.evaluation import evaluate as measure
     from mmctl.evaluation import file_stem, wanted_suites
     from mmctl.evaluation.report import print_scores
-    from mmctl.evaluation.suites import settings_mark, suite_tasks
+    from mmctl.evaluation.suites import SUITES, settings_mark
     from mmctl.runs import RunFolder, runs_root
 
     folder = RunFolder.find(runs_root(runs), run)
@@ -110,7 +113,9 @@ def evaluate(
     else:
         named = named or suites_of(picked)
         for name in named:
-            suite_tasks(name)  # a wrong name is said before the model is loaded
+            if name not in SUITES:  # a wrong name is said before the model is loaded, beside all that there are
+                known = [*SUITES, *published.SUITES]
+                raise UsageError(f'suite "{name}": no such suite{nearest(name, known, "suites")}')
         check_tasks(picked, named)
     config = with_overrides(own, overrides)
 
@@ -173,8 +178,10 @@ def evaluate(
         for stem in measured:
             print(folder.path / "eval" / f"{stem}.json", file=sys.stderr)
     if not measured:
-        reasons = "; ".join(f"{what}: {why}" for r in results.values() for what, why in r["skipped"].items())
-        raise MmctlError(f"{folder.label}: nothing could be measured ({reasons or 'no suite asked for'})")
+        reasons = [f"{what}: {why}" for r in results.values() for what, why in r["skipped"].items()]
+        shown = "; ".join(reasons[:MOST_REASONS]) or "no suite asked for"
+        more = f"; and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
+        raise MmctlError(f"{folder.label}: nothing could be measured ({shown}{more})")
 
 
 def split_arguments(words: list[str], trained: Sequence[str] = ()) -> tuple[int | None, list[str]]:

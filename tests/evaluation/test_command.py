@@ -14,7 +14,7 @@ import typer
 from fakes import quick_config
 from typer.testing import CliRunner
 
-from mmctl.cli.evaluate import evaluate, split_arguments, with_overrides
+from mmctl.cli.evaluate import MOST_REASONS, evaluate, split_arguments, with_overrides
 from mmctl.errors import MmctlError, UsageError
 from mmctl.evaluation.suites import settings_mark
 
@@ -230,7 +230,15 @@ def test_m_that_leaves_nothing_to_read_is_no_score(root: Path) -> None:
     failed = run("tiny", "--runs", root, "-s", "in-context", "m=1000000", code=1)
     assert isinstance(failed.exception, MmctlError)
     assert "nothing could be measured" in str(failed.exception)
+    assert str(failed.exception).count("nothing to read") <= MOST_REASONS
     assert "in-context+m=1000000" not in files(root, "tiny")
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("in-contxt", "in-context"), ("ruller", "ruler"), ("lm_eval", "lm-eval")])
+def test_a_wrong_suite_is_named_with_the_nearest_of_all_there_are(wrong: str, right: str, root: Path) -> None:
+    failed = run("tiny", "--runs", root, "-s", wrong, code=1)
+    assert isinstance(failed.exception, UsageError)
+    assert str(failed.exception) == f'suite "{wrong}": no such suite; did you mean "{right}"?'
 
 
 def with_overrides_length(root: Path) -> int:
