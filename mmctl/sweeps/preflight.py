@@ -19,9 +19,11 @@ from mmctl.sweeps.plan import Plan
 from mmctl.sweeps.resources import cores, device_memory, places_on, visible_devices
 
 
-def resources(plan: Plan, jobs: int = 0, gpus: float | None = None) -> tuple[Resources, list[str]]:
+def resources(
+    plan: Plan, jobs: int = 0, gpus: float | None = None, elsewhere: bool = False
+) -> tuple[Resources, list[str]]:
     """What each run gets, and what to tell the user. jobs 0: as many as fit; gpus None: one device each, where there
-    are.
+    are. elsewhere: the runs are for other machines, so what this one has limits nothing.
 
     UsageError or MmctlError, one line, when the runs cannot be carried out here as asked.
     """
@@ -31,6 +33,8 @@ def resources(plan: Plan, jobs: int = 0, gpus: float | None = None) -> tuple[Res
     largest = max(different.values(), key=lambda cell: memory.estimate(cell.config).total)
     need = memory.estimate(largest.config)
     notes: list[str] = []
+    if elsewhere:
+        return Resources(jobs or len(plan.runs()), threads, gpus or 0, need.total), notes
     if not _on_devices(cells):
         if gpus:
             raise UsageError(

@@ -26,6 +26,11 @@ class Where:
     jobs: int = 0
     gpus: float | None = None
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether runs are for other machines than this one."""
+        return self.launcher == "slurm" or (self.launcher == "ray" and "address" in self.options)
+
 
 def parse_options(words: Sequence[str]) -> dict[str, str]:
     """`--launcher-option key=value`. UsageError for what is not, or is given twice."""
@@ -46,7 +51,7 @@ def dry_run(plan: Plan, root: Path, where: Where, as_json: bool) -> None:
 
     launchers.check(where.launcher, where.options)
     try:
-        resources, notes = preflight.resources(plan, where.jobs, where.gpus)
+        resources, notes = preflight.resources(plan, where.jobs, where.gpus, where.elsewhere)
         rows, totals = estimates.table(plan, root, resources.jobs)
         preflight.check_disk(root, totals["bytes"], totals["missing"])
     except UsageError:
@@ -101,7 +106,7 @@ def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -
     resources = Resources()
     notes: list[str] = []
     if not resting:  # runs of another machine can be reported on one that could not make them
-        resources, notes = preflight.resources(plan, where.jobs, where.gpus)
+        resources, notes = preflight.resources(plan, where.jobs, where.gpus, where.elsewhere)
         _, totals = estimates.table(plan, root, resources.jobs)
         preflight.check_disk(root, totals["bytes"], totals["missing"])
     folder = manifest.folder(plan, root)

@@ -104,3 +104,13 @@ def test_a_preempted_job_is_submitted_again_as_it_is() -> None:
     again = Requeued().checkpoint({"id": 3}, {"train": "x:y"})
     assert isinstance(again.function, Requeued)
     assert again.args == ({"id": 3}, {"train": "x:y"})
+
+
+def test_a_login_node_without_devices_can_ask_for_them(tmp_path: Path) -> None:
+    """The usual case on a cluster: what this machine lacks, the nodes have."""
+    words = ["--launcher", "slurm", "--launcher-option", "cluster=local", "--gpus-per-run", "1", "--dry-run"]
+    done = ablate(tmp_path, "--runs", str(tmp_path / "runs"), *words)
+    assert done.returncode == 0, done.stderr
+    here = ablate(tmp_path, "--runs", str(tmp_path / "runs"), "--gpus-per-run", "1", "--dry-run")
+    assert here.returncode == 2
+    assert "--gpus-per-run 1" in here.stderr
