@@ -28,7 +28,7 @@ class Examples:
     """One data set: what may be shown and what is asked."""
 
     name: str
-    """banking77, clinc150, goemotions or tacred: decides the prompt."""
+    """banking77, clinc150, goemotions, tacred, or own: decides the prompt."""
     train: Pairs
     test: Pairs
     sha256: str
@@ -60,6 +60,8 @@ def _files(name: str, path: Path) -> Examples:
     digest = hashlib.sha256()
 
     def content(*names: str) -> tuple[Path, str]:
+        if path.is_file() and len(DATASET_FILES[name]) > 1:
+            raise UsageError(f"{path}: expected the folder with {' and '.join(DATASET_FILES[name])} of {name}")
         places = [path] if path.is_file() else [path / n for n in names]
         place = next((p for p in places if p.is_file()), None)
         if place is None:
@@ -84,7 +86,7 @@ Content = Callable[..., tuple[Path, str]]
 
 
 def _banking77(content: Content) -> tuple[Pairs, Pairs]:
-    """train.csv and test.csv, columns text and category."""
+    """train.csv and test.csv, columns text and category; the user's own queries too."""
     return tuple(_csv(*content(f"{split}.csv"), ("text", "category")) for split in ("train", "test"))  # type: ignore[return-value]
 
 
@@ -173,11 +175,21 @@ def _tacred(content: Content) -> tuple[Pairs, Pairs]:
     return splits[0], splits[1]
 
 
+DATASET_FILES = {
+    "banking77": ("train.csv", "test.csv"),
+    "clinc150": ("data_full.json",),
+    "goemotions": ("train.tsv", "test.tsv", "emotions.txt"),
+    "tacred": ("train.json", "test.json"),
+    "own": ("train.csv", "test.csv"),
+}
+"""Files of each; a data set in one file may be given by that file's path."""
+
 DATASETS: dict[str, Callable[[Content], tuple[Pairs, Pairs]]] = {
     "banking77": _banking77,
     "clinc150": _clinc150,
     "goemotions": _goemotions,
     "tacred": _tacred,
+    "own": _banking77,
 }
 
 

@@ -12,6 +12,7 @@ _FORMAT = "The predict answer must come from the demonstration examples with the
 INSTRUCTIONS = {
     "banking77": f"Given a customer service query, please predict the intent of the query. {_FORMAT}",
     "clinc150": f"Given a customer service query, please predict the intent of the query. {_FORMAT}",
+    "own": f"Given a customer service query, please predict the intent of the query. {_FORMAT}",
     "goemotions": f"Given a comment, please predict the emotion category of this comment. {_FORMAT}",
     "tacred": "Given a sentence and a pair of subject and object entities within the sentence, please predict the relation "
     "between the given entities.",
@@ -20,6 +21,7 @@ LEAD = " The examples are as follows: \n"
 PARTS = {
     "banking77": ("service query: {0}", "intent category:"),
     "clinc150": ("service query: {0}", "intent category:"),
+    "own": ("service query: {0}", "intent category:"),
     "goemotions": ("comment: {0}", "emotion category:"),
     "tacred": ("sentence: {0}", "the relation between {1} and {2} is:"),  # as Memory Mosaics v2 shortens it
 }
@@ -27,6 +29,7 @@ PARTS = {
 CUTS = {
     "banking77": "service query",
     "clinc150": "service query",
+    "own": "service query",
     "goemotions": "comment",
     "tacred": "sentence:",
 }

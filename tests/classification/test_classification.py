@@ -95,6 +95,17 @@ def test_a_bad_file_is_one_line(tmp_path: Path, name: str, files: dict[str, str 
     assert len(str(error.value)) < 400
 
 
+def test_ones_own_queries_are_two_csv_files(tmp_path: Path) -> None:
+    folder = write(tmp_path / "mine", {"train.csv": GOOD_CSV, "test.csv": GOOD_CSV})
+    found = read(f"own={folder}")
+    assert (found.name, found.train) == ("own", [("hi", "a")])
+    assert prompt(found, [], {}, Prompt("return", "fixed", "semantic"), "x", 0).endswith(
+        "service query: x\nintent category:"
+    )
+    with pytest.raises(UsageError, match=r"expected the folder with train\.csv and test\.csv of banking77"):
+        read(f"banking77={folder / 'train.csv'}")  # what is shown must not be what is asked
+
+
 def test_names_and_forms_are_checked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="banking77"):
         read(f"bankng77={tmp_path}")

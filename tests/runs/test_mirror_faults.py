@@ -161,6 +161,7 @@ def test_a_store_that_cannot_be_written_is_said_in_one_line(
 ) -> None:
     store.connect(root)  # the experiment is made while it still can be
     monkeypatch.setattr(store, "_stores", {})
+    monkeypatch.chdir(root)  # MLflow takes "file:" for a folder and makes it
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///file:{root}/mlflow.db?mode=ro&uri=true")
     run = started(root)
     follower = Mirror.start(run)
