@@ -130,6 +130,8 @@ def load(preset: str = "lab", overrides: Sequence[str] = (), layers: Sequence[Ma
         raise UsageError(
             f'data.tokenizer="{config.data.tokenizer}": the mixture reads no text; add data.mixture.text=1, or leave it out'
         )
+    if config.data.text is not None:  # the run must find its corpus from any folder
+        config.data.text = str(Path(config.data.text).absolute())
     return config
 
 

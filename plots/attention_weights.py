@@ -122,6 +122,7 @@ def collect(
     """
     import torch
 
+    from mmctl.evaluation.corpora import check_corpora
     from mmctl.training.run import load_model, pick_device
 
     configs = [run.config() for run in runs]
@@ -131,6 +132,7 @@ def collect(
     distributions = []
     for run, config in zip(runs, configs, strict=True):
         chosen = task or _usual_task(config)
+        check_corpora(run, config, [chosen])
         tokens = torch.from_numpy(held_out(config, chosen, sequences, length))
         model, _ = load_model(run, pick_device("auto"))
         device = next(model.parameters()).device

@@ -95,8 +95,9 @@ def evaluate(
     from mmctl.errors import MmctlError, UsageError, nearest
     from mmctl.evaluation import evaluate as measure
     from mmctl.evaluation import file_stem, wanted_suites
+    from mmctl.evaluation.corpora import check_corpora
     from mmctl.evaluation.report import print_scores
-    from mmctl.evaluation.suites import SUITES, settings_mark
+    from mmctl.evaluation.suites import SUITES, settings_mark, suite_tasks
     from mmctl.runs import RunFolder, runs_root
 
     folder = RunFolder.find(runs_root(runs), run)
@@ -127,7 +128,7 @@ def evaluate(
     place = pick_device(device)
     torch.set_num_threads(config.training.threads)
     suites = named or wanted_suites(config)
-    check_corpora(folder, config, [] if special else suites, picked)
+    check_corpora(folder, config, [] if special else picked or [t for name in suites for t in suite_tasks(name)])
     model, trained_as, step = load_trained(folder, place)
     mark = settings_mark(trained_as, config) + mark_of(
         {k: v for k, v in parse_overrides(overrides).items() if "tasks." in k}
@@ -246,23 +247,6 @@ def mark_of(settings: Mapping[str, Any]) -> str:
     words = "".join(f"+{key.removeprefix('data.tasks.')}={value}" for key, value in sorted(settings.items()))
     plain = len(words) <= LONGEST_MARK and "/" not in words
     return words if plain else f"+settings={hashlib.sha256(words.encode()).hexdigest()[:8]}"
-
-
-def check_corpora(folder: Any, config: Any, suites: list[str], tasks: Sequence[str] = ()) -> None:
-    """MmctlError if a suite reads a corpus whose content is no longer what the run was trained on: text that it calls
-    held out may have been trained on. Runs that did not record their corpora are not checked."""
-    from mmctl.data import build_task
-    from mmctl.errors import MmctlError
-    from mmctl.evaluation.suites import suite_tasks
-
-    recorded = folder.provenance().get("corpora") or {}
-    for suite in suites:
-        for task in tasks or suite_tasks(suite):
-            if task in recorded and build_task(task, config.data).fingerprint() != recorded[task]:
-                raise MmctlError(
-                    f"{folder.label}: the corpus of {task} (data.text={config.data.text or 'null'}) is not the one it was "
-                    f"trained on, so nothing in it is known to be held out; --suite measures suites without {task}"
-                )
 
 
 def mirror(folder: Any, config: Any) -> None:

@@ -113,7 +113,8 @@ def stdlib_files() -> list[tuple[str, Path]]:
 
 
 def list_files(text: str) -> list[tuple[str, Path]]:
-    """(relative name, path) of the files data.text names: one file, or all under a folder but hidden ones."""
+    """(relative name, path) of the files data.text names: one file, or all under a folder but hidden ones and what
+    Python compiled."""
     try:
         path = Path(text).expanduser()
         exists, folder, regular = path.exists(), path.is_dir(), path.is_file()
@@ -122,7 +123,7 @@ def list_files(text: str) -> list[tuple[str, Path]]:
     if not exists:
         raise UsageError(f'data.text="{text}": no such file or folder')
     if folder:
-        files = list(_walk(path, set()))
+        files = list(_walk(path, {"__pycache__"}))
         if not files:
             raise UsageError(f'data.text="{text}": the folder holds no files')
         return files

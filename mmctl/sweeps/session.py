@@ -121,6 +121,8 @@ def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -
                 tracked.finish("interrupted", [])
                 print(f"mmctl: stopped; the same command goes on: {plan.command()}", file=sys.stderr)
                 return outcome.exit_code
+            if not resting:
+                print("mmctl: writing the report and its figures", file=sys.stderr)
             done = finish.finish(plan, root, folder, fixed, outcome.failures)
             results = done.results
             if done.written or not resting:
@@ -135,7 +137,10 @@ def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -
     if as_json:
         print(json.dumps(results, indent=2))
     else:
-        terminal.show(terminal.verdict_table(results))
+        if any(ablation["claims"] for ablation in results["ablations"]):
+            terminal.show(terminal.verdict_table(results))
+        else:
+            print("no claims to judge: the scores of every arm are in the report")
         print(f"report: {folder / 'report.md'}")
         if tracked.where:
             print(f"MLflow: {tracked.where}")

@@ -210,3 +210,23 @@ def test_loss_scores_agree_with_each_other() -> None:
     assert sum(q.count.sum() for q in quarters) == scores["loss"].count.sum()
     assert sum(q.total.sum() for q in quarters) == pytest.approx(scores["loss"].total.sum())
     assert quarters[1].value == pytest.approx(losses[:, 16:32][batch.labelled[:, 16:32]].mean())
+
+
+def test_a_corpus_is_found_from_any_folder_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative data.text was kept as typed, and evaluating from another folder failed."""
+    from mmctl.config import load, to_dict
+
+    (tmp_path / "txt").mkdir()
+    (tmp_path / "txt" / "a.txt").write_text("words " * 3000)
+    monkeypatch.chdir(tmp_path)
+    kept = to_dict(load("smoke", ["data.text=txt"]))["data"]["text"]
+    assert kept == str(tmp_path / "txt")
+
+
+def test_what_python_compiled_is_no_text(tmp_path: Path) -> None:
+    from mmctl.data.corpus import list_files
+
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "a.pyc").write_bytes(b"\0")
+    (tmp_path / "a.py").write_text("x = 1")
+    assert [name for name, _ in list_files(str(tmp_path))] == ["a.py"]
