@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shlex
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mmctl.errors import MmctlError
+from mmctl.errors import MmctlError, first_line
 from mmctl.sweeps.plan import Plan
 
 if TYPE_CHECKING:
@@ -90,8 +90,13 @@ class Tracked:
         self._parent.artifacts(files, send=False)
         self._parent.finish(state)
         self._told = True
-        with suppress(MmctlError):  # the store is down, which the parent run has said
+        try:
             self._catch_up()
+        except MmctlError as error:
+            print(
+                f"mmctl: MLflow lacks some of these runs: {first_line(error)}; mmctl runs sync sends them",
+                file=sys.stderr,
+            )
 
     def _catch_up(self) -> None:
         from mmctl.runs import RunFolder, names
