@@ -82,7 +82,7 @@ def test_the_operations_formulas_are_what_their_products_add_up_to():
         # Unit vectors: longer keys may make the read look for the maxima of its scores, one product more.
         part = torch.nn.functional.normalize(x[:, :, :length], dim=-1)
         with FlopCounterMode(display=False) as counter:
-            attention_native.forward(part, part, ones, ones, ones, None, None, window, delay, 0)
+            attention_native.forward(part, part, ones, 0 * ones, ones, None, None, window, delay, 0)
         formula = memory_attention_flops(1, 2, length, 16, window=window or None, delay=delay or None)
         assert low <= counter.get_total_flops() / formula <= high
 
