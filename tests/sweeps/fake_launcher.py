@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mmctl.sweeps.launchers import Resources
-from mmctl.sweeps.launchers.local import LocalLauncher
+from mmctl.sweeps.launchers.local import LocalLauncher, checked
+
+
+__all__ = ["FakeLauncher", "checked"]
 
 
 class FakeLauncher(LocalLauncher):
