@@ -8,7 +8,6 @@ from pathlib import Path
 from mmctl.sweeps.launchers import Resources
 from mmctl.sweeps.launchers.local import LocalLauncher, checked
 
-
 __all__ = ["FakeLauncher", "checked"]
 
 
