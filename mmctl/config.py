@@ -161,7 +161,8 @@ def identity(config: Config, corpora: Mapping[str, Any] | None = None) -> str:
 
     corpora: their fingerprint when the run was made, where that is known; by default what they are now.
     """
-    unused = tuple(f"data.tasks.{task}." for task in data_package.TASKS if task not in config.data.tasks_in_mixture())
+    trained = config.data.tasks_in_mixture()
+    unused = tuple(f"data.tasks.{task}." for task in data_package.TASKS if task not in trained)
     kept = {k: v for k, v in flat(config).items() if not k.startswith(NOT_IDENTITY + unused) and k not in BY_CONTENT}
     kept = {k: v for k, v in kept.items() if k not in AS_BEFORE or v != AS_BEFORE[k]}
     kept["corpora"] = data_package.fingerprint(config.data) if corpora is None else corpora

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mmctl.errors import UsageError, nearest
 
@@ -24,6 +24,10 @@ def one_of(key: str, value: Any, valid: tuple[str, ...]) -> None:
 @dataclass
 class ModelConfig:
     """The sizes every architecture has (memory-mosaics.md, section 7)."""
+
+    matched_by: ClassVar[tuple[str, ...]] = ()
+    """Sizes that `mmctl ablate --match` changes, each refining the ones before: those of the persistent memory, so that
+    what is compared keeps its width and heads."""
 
     name: str = "mosaic-v2"
     """Name in the registry of models."""
@@ -53,6 +57,8 @@ class ModelConfig:
 @dataclass
 class FeedForwardConfig(ModelConfig):
     """A model whose blocks end in a SwiGLU feed-forward."""
+
+    matched_by: ClassVar[tuple[str, ...]] = ("model.ffn_width",)
 
     ffn_width: int = 384
     """d', hidden width of the SwiGLU feed-forward (the persistent memory of v2)."""

@@ -42,6 +42,8 @@ DECAY_RANGE = (1.0, 16.0)
 class Mamba2Config(ModelConfig):
     """Mamba-2. `heads` are the recurrence's: each is expand d / H wide (64 as published)."""
 
+    matched_by: ClassVar[tuple[str, ...]] = ("model.layers", "model.state")
+
     name: str = "mamba2"
     expand: int = 2
     """d_inner / d."""

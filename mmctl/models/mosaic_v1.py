@@ -28,6 +28,8 @@ MAX_LOG_SCALE = math.log(2**16 - 1)
 class MosaicV1Config(ModelConfig):
     """Memory Mosaics v1, as the official code has it. Classifier and embedding are one matrix."""
 
+    matched_by: ClassVar[tuple[str, ...]] = ("model.persistent_slots",)
+
     name: str = "mosaic-v1"
     persistent_slots: int = 448
     """N_p, learned (key, value) slots a head in the persistent memory (448 in the authors' RegBench, 2688 at GPT-2

@@ -15,17 +15,6 @@ if TYPE_CHECKING:
 
 BUDGETS = {"params": "parameters", "flops": "flops", "tokens": "tokens"}
 
-SIZES: dict[str, tuple[str, ...]] = {
-    "mosaic-v2": ("model.ffn_width",),
-    "mosaic-v1": ("model.persistent_slots",),
-    "transformer": ("model.ffn_width",),
-    "transformer-masks": ("model.ffn_width",),
-    "transformer-rival": ("model.ffn_width",),
-    "mamba2": ("model.layers", "model.state"),
-}
-"""Sizes that a model is matched by: those of its persistent memory, so that what is compared keeps its width and
-heads."""
-
 
 def matched(matrices: Sequence[Matrix], budget: str) -> list[Matrix]:
     """Matrices in which every arm that trains something of its own is matched to the first arm, so that any two of them
@@ -43,6 +32,8 @@ def matched(matrices: Sequence[Matrix], budget: str) -> list[Matrix]:
 
 
 def _arm(matrix: Matrix, arm: Arm, what: str) -> Arm:
+    from mmctl.models import config_class
+
     if what == "tokens":
         return replace(arm, times={key: n for key, n in arm.times.items() if key != "training.steps"})
     first = matrix.arms[0]
@@ -51,11 +42,12 @@ def _arm(matrix: Matrix, arm: Arm, what: str) -> Arm:
     if arm.match is not None:  # its own target may have moved
         return replace(arm, match=Match(first.name, what, arm.match.keys))
     name = str(arm.set.get("model.name", matrix.baseline.get("model.name", "mosaic-v2")))
-    if name not in SIZES:
+    sizes = config_class(name).matched_by
+    if not sizes:
         raise UsageError(
             f'--match: {matrix.name}/{arm.name}: model "{name}" has no size to match by; give the arm a `match`'
         )
-    return replace(arm, match=Match(first.name, what, SIZES[name]))
+    return replace(arm, match=Match(first.name, what, sizes))
 
 
 def misses(plan: Plan, budget: str) -> list[str]:

@@ -22,7 +22,7 @@ from mmctl.sweeps.launchers.remote import perform_here
 
 OPTIONS = {
     "address": "of a running cluster: auto, HOST:PORT or ray://HOST:PORT",
-    "queue": "tasks submitted at once (default 1000)",
+    "queue": "tasks submitted at once (default --jobs, else all)",
     "retries": "how often Ray runs a task again whose worker died (default 3)",
 }
 """--launcher-option NAME=VALUE."""
@@ -61,7 +61,7 @@ class RayLauncher:
             except Exception as error:  # Ray's own words for a cluster that does not answer
                 raise MmctlError(f"--launcher ray: {_line(error)}") from None
         self.targets = dict(targets)
-        self.limit = numbers.get("queue", 1000)
+        self.limit = numbers.get("queue", resources.jobs)
         self.jobs: dict[Any, Job] = {}
         self.task = ray.remote(perform_here).options(
             num_cpus=resources.threads,

@@ -31,7 +31,7 @@ OPTIONS: dict[str, str] = {
     "constraint": "SLURM constraint",
     "time": "minutes a job may take before it is requeued (default 1440)",
     "memory": "GB a job gets (default: what the largest run is estimated to need, and half as much again)",
-    "parallel": "jobs of the array that run at once (default 64)",
+    "parallel": "jobs of the array that run at once (default --jobs, else 64)",
     "queue": "jobs in the queue at once (default 1000)",
     "requeue": "how often a job that ran out of time may be requeued (default 20)",
 }
@@ -77,7 +77,7 @@ class SlurmLauncher:
             "cpus_per_task": resources.threads,
             "tasks_per_node": 1,
             "gpus_per_node": math.ceil(resources.gpus),
-            "slurm_array_parallelism": numbers.get("parallel", 64),
+            "slurm_array_parallelism": numbers.get("parallel", min(64, resources.jobs)),
             "stderr_to_stdout": True,
         }
         if memory:
