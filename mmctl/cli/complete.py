@@ -195,6 +195,8 @@ def _in_source(module: str, class_name: str) -> dict[str, list[str]]:
     for cls in _ancestors(classes, _config_of(classes[class_name])):
         for line in cls.body:
             if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                if "ClassVar" in ast.unparse(line.annotation):  # the class's own, not a field
+                    continue
                 name = line.target.id
                 default = line.value.value if isinstance(line.value, ast.Constant) else None
                 found[name] = choices.get(f"model.{name}") or _worth(default)
