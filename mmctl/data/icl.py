@@ -18,6 +18,8 @@ from mmctl.errors import UsageError
 
 SHOTS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
 """Numbers of shots that get a score of their own."""
+GAIN = "gain-per-doubling"
+"""Score: how much accuracy a doubling of the demonstrations brings."""
 
 
 @dataclass
@@ -104,13 +106,8 @@ class InContext(Task):
         return Batch(grid.reshape(count, -1)[:, :length].copy(), at_separator(answers, IGNORE), extras=extras)
 
     def scores(self, batch: Batch, losses: np.ndarray, correct: np.ndarray) -> dict[str, Ratio]:
-        """Also the last quarter of the sequence, and each number of shots in SHOTS."""
-        labelled, length = batch.labelled, batch.tokens.shape[1]
-        scores = super().scores(batch, losses, correct)
-        scores["accuracy-last-quarter"] = hits(labelled & (np.arange(length) >= length - length // 4), correct)
-        for shots in SHOTS:
-            scores[f"accuracy-shots{shots}"] = hits(labelled & (batch.extras["shots"] == shots), correct)
-        return scores
+        """Also those of `by_shots`."""
+        return super().scores(batch, losses, correct) | by_shots(batch, correct)
 
     def word(self, token: int) -> str:
         """`w` is a word, `y` a label, `:` stands between an example and its label."""
@@ -121,3 +118,28 @@ class InContext(Task):
     def chance(self, length: int) -> float:
         """A label of this sequence picked blindly."""
         return 1 / self.config.classes
+
+
+def by_shots(batch: Batch, correct: np.ndarray) -> dict[str, Ratio]:
+    """Accuracy in the last quarter of the sequence and after each number of shots in SHOTS, and the gain per
+    doubling."""
+    labelled, length, shots = batch.labelled, batch.tokens.shape[1], batch.extras["shots"]
+    scores = {"accuracy-last-quarter": hits(labelled & (np.arange(length) >= length - length // 4), correct)}
+    scores |= {f"accuracy-shots{count}": hits(labelled & (shots == count), correct) for count in SHOTS}
+    scores[GAIN] = gain_per_doubling(np.where(labelled, shots, 0), correct)
+    return scores
+
+
+def gain_per_doubling(shots: np.ndarray, correct: np.ndarray) -> Ratio:
+    """Slope of accuracy on log2(shots), within sequences: what twice as many demonstrations add to it.
+
+    shots, correct: (B, T); positions with fewer than 1 shot are left out, for nothing can be known there. The value is
+    the least-squares slope with an intercept for each sequence, so that hard and easy sequences are not compared: the
+    ratio of sum((x - mean x) hit) and sum((x - mean x)^2), x = log2(shots), summed over sequences. In accuracy (0 to 1)
+    a doubling; a model that guesses, or that has nothing left to gain, has 0.
+    """
+    known = shots >= 1
+    x = np.log2(np.maximum(shots, 1))
+    number = np.maximum(known.sum(axis=1, keepdims=True), 1)
+    apart = np.where(known, x - (x * known).sum(axis=1, keepdims=True) / number, 0.0)
+    return Ratio((apart * correct).sum(axis=1), (apart**2).sum(axis=1))

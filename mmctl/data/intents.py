@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmctl.data.icl import SHOTS
-from mmctl.data.task import IGNORE, Batch, Ratio, Split, Task, TaskConfig, at_least, hits
+from mmctl.data.icl import by_shots
+from mmctl.data.task import IGNORE, Batch, Ratio, Split, Task, TaskConfig, at_least
 from mmctl.data.vocabulary import BYTES, distinct
 from mmctl.errors import UsageError
 
@@ -138,13 +138,8 @@ class Intents(Task):
         return Batch(tokens, targets, extras={"shots": shots})
 
     def scores(self, batch: Batch, losses: np.ndarray, correct: np.ndarray) -> dict[str, Ratio]:
-        """Also the last quarter of the sequence, and each number of shots, as icl."""
-        labelled, length = batch.labelled, batch.tokens.shape[1]
-        scores = super().scores(batch, losses, correct)
-        scores["accuracy-last-quarter"] = hits(labelled & (np.arange(length) >= length - length // 4), correct)
-        for count in SHOTS:
-            scores[f"accuracy-shots{count}"] = hits(labelled & (batch.extras["shots"] == count), correct)
-        return scores
+        """Also those by shots, as icl."""
+        return super().scores(batch, losses, correct) | by_shots(batch, correct)
 
     def chance(self, length: int) -> float:
         """One of the sequence's labels picked blindly."""

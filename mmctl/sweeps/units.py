@@ -30,12 +30,16 @@ class Scale:
 
 
 ACCURACY = Scale("%", "points", 100.0, 1)
+GAIN = Scale("points a doubling", "points a doubling", 100.0, 2)
+"""Of `gain-per-doubling`: accuracy that twice as many demonstrations add."""
 
 
 def unit_of(metric: str) -> str:
     """Unit of a metric's stored numbers, by its name."""
     if "/accuracy" in metric:
         return "accuracy (0 to 1)"
+    if "/gain-per-doubling" in metric:
+        return "accuracy (0 to 1) a doubling"
     if "bits-per-byte" in metric:
         return "bits per byte"
     if metric.startswith("text/loss"):
@@ -51,5 +55,7 @@ def scale_of(metric: str) -> Scale:
     """How numbers of a metric are written."""
     if "/accuracy" in metric:
         return ACCURACY
+    if "/gain-per-doubling" in metric:
+        return GAIN
     unit = unit_of(metric)
     return Scale("", "") if unit == "exponent" else Scale(unit, unit)

@@ -12,6 +12,7 @@ from scipy import stats
 
 from mmctl.data import build_task
 from mmctl.data.config import DataConfig
+from mmctl.data.icl import gain_per_doubling
 from mmctl.data.task import IGNORE
 from mmctl.errors import UsageError
 
@@ -89,6 +90,29 @@ def test_scores_by_shots_count_exactly_their_labels() -> None:
     last = shots[:, 192:]
     assert scores["accuracy-last-quarter"].value == pytest.approx((last >= 2).sum() / (last >= 0).sum())
     assert scores["accuracy"].count.tolist() == [51] * 8
+
+
+def test_the_gain_per_doubling_is_the_slope_within_sequences() -> None:
+    rng = np.random.default_rng(0)
+    shots = rng.integers(0, 30, (5, 40))
+    shots[4] = 0  # a sequence in which nothing could be known
+    level = np.array([[0.1], [0.3], [0.2], [0.0], [0.9]])  # not the slope's business
+    answers = level + 0.07 * np.log2(np.maximum(shots, 1))
+    ratio = gain_per_doubling(shots, np.where(shots >= 1, answers, 1e6))
+    assert ratio.value == pytest.approx(0.07)
+    assert ratio.count[4] == ratio.total[4] == 0
+    rows = [(np.log2(s[s >= 1]), a[s >= 1]) for s, a in zip(shots[:4], rng.random((4, 40)), strict=True)]
+    noisy = np.zeros(shots.shape)
+    for i, (_, a) in enumerate(rows):
+        noisy[i, shots[i] >= 1] = a
+    centred = [(x - x.mean(), a - a.mean()) for x, a in rows]
+    slope = np.polyfit(np.concatenate([x for x, _ in centred]), np.concatenate([a for _, a in centred]), 1)[0]
+    assert gain_per_doubling(shots, noisy).value == pytest.approx(slope)
+    batch = icl().sample(rng, 8, 256, "held-out")
+    learned = icl().scores(batch, np.ones(batch.tokens.shape), batch.extras["shots"] >= 3)
+    assert learned["gain-per-doubling"].value > 0.2
+    assert not learned["gain-per-doubling"].accuracy
+    assert icl().scores(batch, np.ones(batch.tokens.shape), batch.labelled)["gain-per-doubling"].value == pytest.approx(0)
 
 
 def test_what_does_not_fit_is_one_clear_line() -> None:
