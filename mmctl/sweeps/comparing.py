@@ -102,7 +102,9 @@ def judge_range(
 
 def at_chance(arms: Sequence[Scored], metric: str) -> bool:
     """Whether every arm's mean is at chance or below (within `CHANCE_MARGIN`): then the arms cannot differ, and a claim
-    of no effect holds for no reason but that neither has learned the task."""
+    of no effect holds for no reason but that neither has learned the task. A gain in accuracy is judged by the accuracy
+    itself: who guesses gains nothing."""
+    metric = metric.replace("/gain-per-doubling@", "/accuracy@")
     for scored in arms:
         numbers = [n[metric] for n in scored.values() if metric in n]
         if not numbers or numbers[0].chance is None:

@@ -26,3 +26,16 @@ def arm(*values: float, chance: float | None = 0.125) -> dict[int, dict[str, Num
 )
 def test_both_arms_at_chance(arms: list, expected: bool) -> None:
     assert at_chance(arms, METRIC) is expected
+
+
+def test_a_gain_is_judged_by_the_accuracy_it_is_a_gain_of() -> None:
+    def gaining(accuracy: float) -> dict[int, dict[str, Number]]:
+        return {
+            0: {
+                "icl/accuracy@8x": Number(accuracy, "eval/x.json", chance=0.125),
+                "icl/gain-per-doubling@8x": Number(0.01, "eval/x.json"),
+            }
+        }
+
+    assert at_chance([gaining(0.13)], "icl/gain-per-doubling@8x")
+    assert not at_chance([gaining(0.9)], "icl/gain-per-doubling@8x")
