@@ -17,6 +17,7 @@ import typer
 from mmctl.cli.options import Root, RunsOut
 from mmctl.data.answers import DEPTHS
 from mmctl.errors import UsageError, nearest
+from mmctl.evaluation.changes import changed
 
 from . import sources, style
 
@@ -49,8 +50,7 @@ def collect(runs: Sequence[RunFolder], tasks: Sequence[str] = ()) -> list[Cell]:
     found: dict[tuple[str, str, int, int], Cell] = {}
     for run in runs:
         for evaluation in run.evaluations().values():
-            changes = evaluation.get("changes") or {}
-            if changes.get("remove_long_term") or changes.get("delay") is not None:
+            if changed(evaluation.get("changes")):
                 continue
             training = evaluation["settings"].get("training_length", 1)
             for name, score in evaluation["scores"].items():

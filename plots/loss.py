@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mmctl.cli.options import Root, Sweep, SweepOut
 from mmctl.errors import UsageError, nearest
+from mmctl.evaluation.changes import changed
 from mmctl.sweeps.words import large
 
 from . import grid, sources, style
@@ -55,7 +56,7 @@ def collect(sweep: Path, metric: str = METRIC, ablations: Sequence[str] = ()) ->
     curves, known = [], set()
     for ablation in grid.ablations(sources.read_results(sweep), ablations):
         for arm in ablation["arms"]:
-            if arm["evaluate"]["remove_long_term"] or arm["evaluate"]["delay"] is not None:
+            if changed(arm["evaluate"]):
                 continue
             logged: dict[int, dict[int, dict[str, Any]]] = {}
             for seed in arm["runs"]:

@@ -16,6 +16,7 @@ import typer
 
 from mmctl.cli.options import Root, RunsOut
 from mmctl.errors import UsageError, nearest
+from mmctl.evaluation.changes import changed
 
 from . import sources, style
 
@@ -48,8 +49,7 @@ def collect(runs: Sequence[RunFolder], tasks: Sequence[str] = ()) -> list[Point]
     found: dict[tuple[str, str, int], tuple[int, Point]] = {}
     for run in runs:
         for evaluation in run.evaluations().values():
-            changes = evaluation.get("changes") or {}
-            if changes.get("remove_long_term") or changes.get("delay") is not None:
+            if changed(evaluation.get("changes")):
                 continue
             for name, score in evaluation["scores"].items():
                 match = EPISODES.fullmatch(name) or PROMPTS.fullmatch(name)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mmctl.cli import complete
 from mmctl.cli.options import Device, Root, Run, print_json
+
+if TYPE_CHECKING:
+    from mmctl.evaluation.changes import Changes
 
 MOST_REASONS = 3
 """Reasons in the line that says that nothing could be measured."""
@@ -20,7 +23,8 @@ def evaluate(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="evaluation.* keys, and m=M to read long-term memory with another delay.",
+            help="evaluation.* keys, m=M to read long-term memory with another delay, and other evaluation-time "
+            "changes, such as pace.bank=true.",
             show_default=False,
             autocompletion=complete.evaluation_keys,
         ),
@@ -102,7 +106,7 @@ def evaluate(
 
     folder = RunFolder.find(runs_root(runs), run)
     own = folder.config()
-    delay, overrides = split_arguments(list(arguments or []), own.data.tasks_in_mixture())
+    changes, overrides = split_arguments(list(arguments or []), own.data.tasks_in_mixture(), remove_long_term)
     picked = published.listed("--tasks", tasks)
     named = list(dict.fromkeys(suite or []))
     special = [name for name in named if name in published.SUITES]
@@ -119,6 +123,7 @@ def evaluate(
                 raise UsageError(f'suite "{name}": no such suite{nearest(name, known, "suites")}')
         check_tasks(picked, named)
     config = with_overrides(own, overrides)
+    changes.check(own)
 
     import torch
 
@@ -144,17 +149,17 @@ def evaluate(
                 listener(Progress(folder.label, f"evaluating {what}", done, total))
 
             if special:
-                with model.evaluation_changes(remove_long_term=remove_long_term, delay=delay):
+                with changes.applied(model, own) as notes:
                     result = published.measure(name, folder, model, asked, config, told)
-                result["changes"] = {"remove_long_term": remove_long_term, "delay": delay}
+                    result |= {"change_notes": made} if (made := notes()) else {}
+                result["changes"] = changes.record()
                 also = mark_of({"settings": json.dumps(result["settings"], sort_keys=True)})
             else:
                 result = measure(
                     model,
                     config,
                     name,
-                    remove_long_term=remove_long_term,
-                    delay=delay,
+                    changes=changes,
                     device=place,
                     untrained=untrained,
                     tasks=picked or None,
@@ -163,7 +168,7 @@ def evaluate(
                 # Measured on tasks it was not trained on, too: another evaluation than the run's own.
                 also = "+untrained" if result["untrained"] else ""
             result["step"] = step
-            results[file_stem(name, remove_long_term, delay) + also + mark] = result
+            results[file_stem(name, changes) + also + mark] = result
     measured = {stem: result for stem, result in results.items() if result["scores"]}
     for stem, result in measured.items():
         folder.write_evaluation(stem, result)
@@ -185,32 +190,48 @@ def evaluate(
         raise MmctlError(f"{folder.label}: nothing could be measured ({shown}{more})")
 
 
-def split_arguments(words: list[str], trained: Sequence[str] = ()) -> tuple[int | None, list[str]]:
-    """m and the overrides: evaluation.*, and data.tasks.* of tasks not `trained` on. UsageError for anything else: a
-    trained run is what it is."""
+def split_arguments(
+    words: list[str], trained: Sequence[str] = (), remove_long_term: bool = False
+) -> tuple[Changes, list[str]]:
+    """What is changed, and the overrides: evaluation.*, and data.tasks.* of tasks not `trained` on. UsageError for
+    anything else: a trained run is what it is."""
     from dataclasses import fields
 
     from mmctl.config import parse_overrides
     from mmctl.data import TASKS
     from mmctl.errors import UsageError, nearest
     from mmctl.evaluation import EvaluationConfig
+    from mmctl.evaluation.changes import CHANGES, Changes
 
     typed = parse_overrides(words)
     valid = ["m", *(f"evaluation.{f.name}" for f in fields(EvaluationConfig))]
-    for key in typed:
+    others: dict[str, dict[str, str]] = {}
+    for key, value in typed.items():
+        name, dot, leaf = key.partition(".")
+        if name in CHANGES:
+            if not dot:
+                raise UsageError(f"{key}={value}: expected {key}.SETTING=VALUE")
+            others.setdefault(name, {})[leaf] = str(value)
+            continue
         task = key.removeprefix("data.tasks.").partition(".")[0] if key.startswith("data.tasks.") else None
         if task in trained:
             raise UsageError(f'"{key}": the run was trained on {task} as it is; mmctl train makes another')
         if key not in valid and task not in TASKS:
             raise UsageError(
-                f'"{key}": mmctl eval takes m=M, evaluation.* and data.tasks.* keys{nearest(key, valid, "keys")}'
+                f'"{key}": mmctl eval takes m=M, evaluation.*, data.tasks.* and {", ".join(f"{c}.*" for c in CHANGES)} '
+                f"keys{nearest(key, [*valid, *(f'{c}.' for c in CHANGES)], 'keys')}"
             )
-    if "m" not in typed:
-        return None, words
-    text = str(typed["m"]).strip()
-    if not (text.isascii() and text.isdigit() and int(text) >= 1):
-        raise UsageError(f"m={text}: expected a whole number of at least 1")
-    return int(text), [word for word in words if word.partition("=")[0].strip() != "m"]
+    delay = None
+    if "m" in typed:
+        text = str(typed["m"]).strip()
+        if not (text.isascii() and text.isdigit() and int(text) >= 1):
+            raise UsageError(f"m={text}: expected a whole number of at least 1")
+        delay = int(text)
+    changes = Changes.of({"remove_long_term": remove_long_term, "delay": delay, **others})
+    kept = [
+        word for word in words if (k := word.partition("=")[0].strip()) != "m" and k.partition(".")[0] not in others
+    ]
+    return changes, kept
 
 
 def with_overrides(config: Any, overrides: list[str]) -> Any:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mmctl.errors import printable
+from mmctl.evaluation.changes import said
 
 _NAME = re.compile(r"(?P<row>.+)@(?P<multiple>\d+)x")
 _DETAIL = re.compile(r"(?!text/loss$).*/(accuracy-shots\d+|loss-quarter\d|loss)")
@@ -20,13 +21,7 @@ _DETAIL = re.compile(r"(?!text/loss$).*/(accuracy-shots\d+|loss-quarter\d|loss)"
 
 def title(evaluation: dict[str, Any]) -> str:
     """Suite and evaluation-time changes in words."""
-    changes = evaluation["changes"]
-    parts = [evaluation["suite"]]
-    if changes["remove_long_term"]:
-        parts.append("long-term memory removed")
-    if changes["delay"] is not None:
-        parts.append(f"m = {changes['delay']}")
-    return ", ".join(parts)
+    return ", ".join([evaluation["suite"], *said(evaluation["changes"])])
 
 
 def rows(evaluation: dict[str, Any], details: bool = True) -> tuple[list[int], list[tuple[str, dict[int, dict]]]]:

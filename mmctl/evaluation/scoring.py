@@ -6,7 +6,6 @@ differences are paired. Everything runs in float32, so that a score cannot depen
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import time
 import zlib
@@ -22,6 +21,7 @@ from mmctl.data import build_task
 from mmctl.data.task import Batch, Ratio, Task
 from mmctl.errors import UsageError
 from mmctl.evaluation.bootstrap import interval, resample_counts
+from mmctl.evaluation.changes import AS_TRAINED, Changes
 from mmctl.evaluation.config import EvaluationConfig
 from mmctl.evaluation.suites import settings_dict, suite_tasks
 
@@ -39,8 +39,7 @@ def evaluate(
     config: Any,
     suite: str,
     *,
-    remove_long_term: bool = False,
-    delay: int | None = None,
+    changes: Changes = AS_TRAINED,
     settings: EvaluationConfig | None = None,
     device: str | torch.device = "cpu",
     progress: ProgressCallback | None = None,
@@ -50,8 +49,8 @@ def evaluate(
     """Scores of `model` (on `device`, as the run's `config` built it) on every task of `suite` and every length.
 
     Tasks that are not in the mixture are measured only if `untrained`, or named in `tasks`, which leaves out all
-    others; what is left out stands under "skipped" with its reason and has no score. `remove_long_term` and `delay` (m)
-    are undone afterwards. The result is JSON-ready. Raises UsageError for an unknown suite or a change the model does
+    others; what is left out stands under "skipped" with its reason and has no score. `changes` are undone afterwards.
+    The result is JSON-ready. Raises UsageError for an unknown suite or a change the model does
     not know.
     """
     settings = settings or config.evaluation
@@ -75,7 +74,7 @@ def evaluate(
         for multiple in settings.lengths:
             length = multiple * config.data.length
             reason = task.unavailable(length, "held-out")
-            if reason is None and delay is not None and delay >= length:
+            if reason is None and (delay := changes.delay) is not None and delay >= length:
                 reason = (
                     f"m={delay} leaves the long-term memory nothing to read in {length} tokens (that is its removal)"
                 )
@@ -87,13 +86,10 @@ def evaluate(
             corpora[name] = content
 
     total, done = sum(settings.examples_at(multiple) for _, multiple in plan), 0
-    changed: Any = contextlib.nullcontext()
-    if remove_long_term or delay is not None:
-        changed = model.evaluation_changes(remove_long_term=remove_long_term, delay=delay)
     if hasattr(model, "eval"):
         model.eval()
     try:
-        with changed, torch.inference_mode():
+        with changes.applied(model, config) as change_notes, torch.inference_mode():
             for task, multiple in plan:
                 ratios = _measure(model, task, multiple, config.data.length, settings, torch.device(device))
                 scores |= _summarise(task.name, multiple, ratios, settings)
@@ -102,12 +98,14 @@ def evaluate(
                 done += settings.examples_at(multiple)
                 if progress is not None:
                     progress(f"{task.name}@{multiple}x", done, total)
+            about_changes = change_notes()
     finally:
         if was_training:
             model.train()
     return {
         "suite": suite,
-        "changes": {"remove_long_term": remove_long_term, "delay": delay},
+        "changes": changes.record(),
+        **({"change_notes": about_changes} if about_changes else {}),
         "settings": settings_dict(config, settings),
         "scores": scores,
         "tasks": notes,

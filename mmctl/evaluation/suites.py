@@ -9,6 +9,7 @@ from typing import Any
 
 from mmctl.data import TASKS, task_class
 from mmctl.errors import MmctlError, UsageError, nearest
+from mmctl.evaluation.changes import AS_TRAINED, Changes
 
 LONGEST_MARK = 32
 """Characters of settings in a file's name."""
@@ -48,9 +49,9 @@ def wanted_suites(config: Any) -> list[str]:
     return [suite for suite in config.evaluation.suites if trained & set(suite_tasks(suite))]
 
 
-def file_stem(suite: str, remove_long_term: bool = False, delay: int | None = None) -> str:
+def file_stem(suite: str, changes: Changes = AS_TRAINED) -> str:
     """Name of an evaluation's file in a run folder, without ".json": suite, then what was changed."""
-    return suite + ("+remove-long-term" if remove_long_term else "") + ("" if delay is None else f"+m={delay}")
+    return suite + changes.mark()
 
 
 def settings_dict(config: Any, settings: Any = None) -> dict[str, Any]:
@@ -78,10 +79,10 @@ def settings_mark(own: Any, asked: Any) -> str:
     return mark if len(mark) <= LONGEST_MARK else f"+settings={hashlib.sha256(mark.encode()).hexdigest()[:8]}"
 
 
-def stem_in(run: Any, config: Any, suite: str, remove_long_term: bool = False, delay: int | None = None) -> str:
+def stem_in(run: Any, config: Any, suite: str, changes: Changes = AS_TRAINED) -> str:
     """`file_stem` for an evaluation of `run` (a RunFolder) with config's settings: marked where they are not the
     run's."""
-    stem = file_stem(suite, remove_long_term, delay)
+    stem = file_stem(suite, changes)
     with contextlib.suppress(MmctlError):  # damaged: to be made again under the name it has
         if same_settings(run.evaluation(stem), config):
             return stem  # nearly always, and it spares reading the run's configuration
@@ -93,22 +94,20 @@ def stem_in(run: Any, config: Any, suite: str, remove_long_term: bool = False, d
 
 
 def find_evaluation(
-    run: Any, config: Any, suite: str, remove_long_term: bool = False, delay: int | None = None
+    run: Any, config: Any, suite: str, changes: Changes = AS_TRAINED
 ) -> tuple[str, dict[str, Any]] | None:
     """(Stem, evaluation) that `run` has of this suite and these changes with config's settings; None if it has none.
     MmctlError if its file is damaged."""
-    stem = stem_in(run, config, suite, remove_long_term, delay)
+    stem = stem_in(run, config, suite, changes)
     evaluation = run.evaluation(stem)
     return (stem, evaluation) if evaluation is not None and same_settings(evaluation, config) else None
 
 
-def lacks_evaluation(
-    run: Any, config: Any, suite: str, remove_long_term: bool = False, delay: int | None = None
-) -> bool:
+def lacks_evaluation(run: Any, config: Any, suite: str, changes: Changes = AS_TRAINED) -> bool:
     """Whether it is to be made: `find_evaluation` finds none, or one whose file is damaged, which holds nothing to
     keep."""
     try:
-        return find_evaluation(run, config, suite, remove_long_term, delay) is None
+        return find_evaluation(run, config, suite, changes) is None
     except MmctlError:
         return True
 

@@ -118,6 +118,13 @@ class Counts:
     diversity: list[float] = field(default_factory=list)
     """1 - mean cosine between two filled slots, of every bank when its document ended."""
 
+    def record(self) -> dict[str, Any]:
+        """Shares of high, middle and low among the tokens seen, their number, and the mean diversity of the slots."""
+        tokens = self.high + self.middle + self.low
+        shares = {name: getattr(self, name) / tokens if tokens else None for name in ("high", "middle", "low")}
+        diversity = sum(self.diversity) / len(self.diversity) if self.diversity else None
+        return {"tokens": tokens, **shares, "slot_diversity": diversity}
+
 
 @dataclass
 class Bank:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmctl.errors import MmctlError, UsageError
+from mmctl.evaluation.changes import said
 from mmctl.runs import files, names
 from mmctl.runs.filters import Filters, configurations, select
 from mmctl.runs.folder import RunFolder
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 ABOUT = ("name", "identity", "seed", "run", "path", "state", "reason", "attempt", "step", "train_loss", "when")
 """Columns every run has, first; `when` is a UTC time."""
 SCORES = (
-    "evaluation", "suite", "remove_long_term", "delay", "task", "score", "multiple", "length", "value", "low", "high", "n",
+    "evaluation", "suite", "changes", "remove_long_term", "delay", "task", "score", "multiple", "length", "value", "low", "high", "n",
     "chance",
 )  # fmt: skip
 _SCORE = re.compile(r"(?P<task>[^/]+)/(?P<score>.+)@(?P<multiple>\d+)x")
@@ -44,7 +45,8 @@ def load_runs(
     result.parameters).
 
     With scores=True one row a score: ABOUT without reason, attempt, step, train_loss and when, the configuration keys,
-    and SCORES: `evaluation` (the file in eval/), `suite`, `remove_long_term` and `delay` (the evaluation-time changes),
+    and SCORES: `evaluation` (the file in eval/), `suite`, `changes` (what was changed
+    at evaluation time, in words), `remove_long_term` and `delay` of these,
     `task` and `score` (recall, accuracy), `multiple` of the training length and `length` in tokens, `value`, `low` and
     `high` (its 95% interval over examples), `n` examples, `chance`. What could not be measured has no row.
 
@@ -127,6 +129,7 @@ def _score(
     return {
         "evaluation": stem,
         "suite": evaluation.get("suite"),
+        "changes": ", ".join(said(changes)),
         "remove_long_term": bool(changes.get("remove_long_term")),
         "delay": changes.get("delay"),
         "task": match["task"],

@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
+from mmctl.evaluation.changes import Changes
 from mmctl.sweeps import reading
-from mmctl.sweeps.matrix import Arm, Changes
+from mmctl.sweeps.matrix import Arm
 from mmctl.sweeps.reading import Section
 
 COMBINE = ("one-at-a-time", "product", "zip")
@@ -19,7 +20,7 @@ def expand(top: Section) -> tuple[tuple[Arm, ...], tuple[tuple[Arm, str], ...]]:
     """Arms of `axes`, and those an `exclude` entry left out with its reason.
 
     An axis is `key: [first, ...]`; its first value is the baseline's. Keys are configuration keys, or
-    `evaluate.remove_long_term` and `evaluate.delay` for changes at evaluation time.
+    `evaluate.remove_long_term`, `evaluate.delay` and `evaluate.pace.slots`, say, for changes at evaluation time.
     """
     for key in ("combine", "exclude"):
         top.has(key)  # asked for, even if the axes are wrong already

@@ -15,9 +15,10 @@ from typing import Any
 from mmctl import plugins
 from mmctl.config import Config, flat, identity, load
 from mmctl.errors import UsageError, nearest
+from mmctl.evaluation.changes import Changes
 from mmctl.models import MODELS
 from mmctl.schema import flatten, schema
-from mmctl.sweeps.matrix import Arm, Changes, Match, Matrix
+from mmctl.sweeps.matrix import Arm, Match, Matrix
 from mmctl.sweeps.profiles import Profile
 
 
@@ -189,7 +190,7 @@ def _check_changes(config: Config, changes: Changes, where: str) -> None:
     model = models.build(dwarf(config))
     try:
         with model.evaluation_changes(remove_long_term=changes.remove_long_term, delay=changes.delay):
-            pass
+            changes.check(config)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Evaluation-time arms: score a trained run again with its long-term memory removed, or read with another m."""
+"""Evaluation-time arms: score a trained run again with something changed (evaluation/changes.py)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from mmctl.config import Config
 from mmctl.errors import MmctlError
+from mmctl.evaluation.changes import Changes
 from mmctl.runs import RunFolder
-from mmctl.sweeps.matrix import Changes
 from mmctl.training.progress import Listener, Progress, silent
 
 
@@ -18,14 +18,13 @@ def missing(run: RunFolder, config: Config, changed: Changes) -> list[str]:
     damaged."""
     from mmctl.evaluation import lacks_evaluation, wanted_suites
 
-    changes = changed.remove_long_term, changed.delay
-    return [suite for suite in wanted_suites(config) if lacks_evaluation(run, config, suite, *changes)]
+    return [suite for suite in wanted_suites(config) if lacks_evaluation(run, config, suite, changed)]
 
 
 def evaluate_changed(
     config: Config, root: Path, *, changes: Sequence[Mapping[str, Any]], listener: Listener = silent
 ) -> Any:
-    """Score the finished run of `config` with each of `changes` ({remove_long_term, delay}); write what is missing."""
+    """Score the finished run of `config` with each of `changes` (records of Changes); write what is missing."""
     from mmctl.evaluation import evaluate, stem_in
     from mmctl.training.run import Outcome, load_model, pick_device
 
@@ -33,7 +32,7 @@ def evaluate_changed(
     if run is None or not run.finished:
         raise MmctlError("not trained yet: nothing to evaluate")
     with run.lock():
-        asked = [Changes(**c) for c in changes]
+        asked = [Changes.of(c) for c in changes]
         todo = [(changed, suite) for changed in asked for suite in missing(run, config, changed)]
         if not todo:
             return Outcome("finished", run.path, skipped=True)
@@ -44,9 +43,8 @@ def evaluate_changed(
         model, _ = load_model(run, device)
         for number, (changed, suite) in enumerate(todo, 1):
             listener(Progress(run.label, f"evaluating {suite} {changed.options()}", number, len(todo)))
-            options: dict[str, Any] = {"remove_long_term": changed.remove_long_term, "delay": changed.delay}
-            scores = evaluate(model, config, suite, **options, device=device)
-            run.write_evaluation(stem_in(run, config, suite, **options), scores)
+            scores = evaluate(model, config, suite, changes=changed, device=device)
+            run.write_evaluation(stem_in(run, config, suite, changed), scores)
         if config.operation.mlflow:
             from mmctl.runs import Mirror
 

@@ -12,7 +12,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -157,7 +157,7 @@ class Sweep:
             tags = {"sweep": self.plan.name, "cell": run.cell.name, **uses}
             arguments = {"overrides": overrides, "parent_run_id": self.parent_run_id, "tags": tags}
         else:
-            arguments = {"changes": [asdict(c) for c in task.changes]}
+            arguments = {"changes": [c.record() for c in task.changes]}
         command = ["mmctl", "train", self.plan.profile.preset, *overrides]
         return Job(self._next, task.kind, run.label, to_dict(run.config), self.root, overrides, arguments, command)
 

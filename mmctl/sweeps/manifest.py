@@ -103,7 +103,7 @@ def _content(plan: Plan, versions: dict[str, str]) -> dict[str, Any]:
                         "name": arm.name,
                         "label": arm.label,
                         "set": dict(arm.set),
-                        "evaluate": asdict(arm.evaluate),
+                        "evaluate": arm.evaluate.record(),
                         "identity": plan.arms[matrix.name, arm.name],
                     }
                     for arm in matrix.arms

@@ -38,28 +38,13 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import UsageError, nearest
+from mmctl.evaluation.changes import AS_TRAINED, CHANGES, Changes
 from mmctl.sweeps import reading
 from mmctl.sweeps.claims import Claim, read_claim
 from mmctl.sweeps.reading import Section
 
 MATCHED = ("parameters", "flops")
 """What arms can be matched in: parameters, or FLOPs per token over the training length (executed)."""
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What is changed at evaluation time only; the trained run is reused."""
-
-    remove_long_term: bool = False
-    delay: int | None = None
-
-    def __bool__(self) -> bool:
-        return self.remove_long_term or self.delay is not None
-
-    def options(self) -> str:
-        """As `mmctl eval` takes them."""
-        words = ["--remove-long-term"] if self.remove_long_term else []
-        return " ".join(words + ([f"m={self.delay}"] if self.delay is not None else []))
 
 
 @dataclass(frozen=True)
@@ -80,7 +65,7 @@ class Arm:
     name: str
     label: str
     set: Mapping[str, Any] = field(default_factory=dict)
-    evaluate: Changes = Changes()
+    evaluate: Changes = AS_TRAINED
     match: Match | None = None
     times: Mapping[str, int] = field(default_factory=dict)
     """Whole numbers by which it multiplies what it would else have, such as training.steps."""
@@ -211,27 +196,39 @@ def _arm(parent: Section, key: str, value: Any) -> Arm:
     name = part.take("name", reading.name)
     label = part.take("label", reading.text, name)
     changed = part.take("set", reading.settings, {})
-    evaluate = part.take("evaluate", changes, Changes())
+    evaluate = part.take("evaluate", changes, AS_TRAINED)
     match = part.take("match", _match, None)
     times = part.take("times", _times, {})
     compare_to = part.take("compare_to", reading.name, None)
     part.done()
     levels = dict(changed) | {f"times.{key}": factor for key, factor in times.items()}
-    if evaluate.remove_long_term:
-        levels["remove_long_term"] = True
-    if evaluate.delay is not None:
-        levels["delay"] = evaluate.delay
+    levels |= evaluate.levels() if evaluate else {}
     return Arm(name, label, changed, evaluate, match, times, levels, compare_to)
 
 
 def changes(parent: Section, key: str, value: Any) -> Changes:
-    """`evaluate: {remove_long_term: true, delay: 16}`."""
+    """`evaluate: {remove_long_term: true, delay: 16, pace: {bank: true}}`, or dotted: `pace.bank: true`."""
     part = reading.section(parent, key, value)
-    found = Changes(part.take("remove_long_term", reading.flag, False), part.take("delay", reading.whole, None))
+    removed, delay = part.take("remove_long_term", reading.flag, False), part.take("delay", reading.whole, None)
+    settings: dict[str, Any] = {}
+    for name, given in part.values.items():
+        name, dot, leaf = name.partition(".")
+        if name in CHANGES:
+            part.has(f"{name}{dot}{leaf}")
+            if (name in settings) and not (dot and isinstance(settings[name], dict) and leaf not in settings[name]):
+                part.fail(name, "is given twice")
+            if dot:
+                settings.setdefault(name, {})[leaf] = given
+            else:
+                settings[name] = given
+    part.asked += CHANGES  # to be suggested for what is mistyped
     part.done()
-    if found.delay is not None and found.delay < 1:
-        part.fail("delay", f"{found.delay}: expected at least 1")
-    return found
+    if delay is not None and delay < 1:
+        part.fail("delay", f"{delay}: expected at least 1")
+    try:
+        return Changes.of({"remove_long_term": removed, "delay": delay, **settings})
+    except UsageError as error:
+        part.fail("", str(error))
 
 
 def _match(parent: Section, key: str, value: Any) -> Match:

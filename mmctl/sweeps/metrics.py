@@ -78,7 +78,9 @@ def _valid(config: Config, metric: str) -> list[str]:
     tasks = config.data.tasks_in_mixture()
     names = [*RESULT_METRICS, *(f"{loss}/{task}" for loss in ("train_loss", "held_out_loss") for task in tasks)]
     if metric.startswith("diagnostics:"):
-        return [*names, *start_values(config)]
+        chosen = ("selected-step", "validation-score") if config.training.select is not None else ()
+        reached = ("steps-to-target",) if config.training.select_target is not None else ()
+        return [*names, *start_values(config), *(f"diagnostics:{name}" for name in (*chosen, *reached))]
     from mmctl.evaluation.suites import suite_tasks
 
     measured = {task for suite in config.evaluation.suites for task in suite_tasks(suite)}
@@ -118,11 +120,6 @@ class _Key:
 
 @lru_cache(maxsize=64)
 def _asked(task: str, key: _Key) -> tuple[str, ...]:
-    import numpy as np
-
     from mmctl.data import build_task
 
-    length = key.data.length
-    source = build_task(task, key.data)
-    batch = source.sample(np.random.default_rng(0), 1, length, "held-out")
-    return tuple(source.scores(batch, np.zeros((1, length)), np.zeros((1, length), dtype=bool)))
+    return build_task(task, key.data).score_names(key.data.length)

@@ -12,6 +12,7 @@ from typing import Any
 from mmctl import plugins
 from mmctl.config import Config, load, parse_overrides
 from mmctl.errors import UsageError
+from mmctl.evaluation.changes import Changes
 from mmctl.sweeps.cells import Cell, Composer, Use
 from mmctl.sweeps.matrix import Matrix, shipped
 from mmctl.sweeps.metrics import check_claims
@@ -74,7 +75,7 @@ class Plan:
         content = {
             "profile": self.profile.name,
             "arms": {
-                f"{m.name}/{a.name}": [self.arms[m.name, a.name], a.evaluate.remove_long_term, a.evaluate.delay]
+                f"{m.name}/{a.name}": [self.arms[m.name, a.name], *_changes(a.evaluate)]
                 for m in self.matrices
                 for a in m.arms
             },
@@ -169,6 +170,11 @@ def _check_overrides(typed: Mapping[str, Any], matrices: Sequence[Matrix]) -> No
                 raise UsageError(
                     f'"{key}" is what ablation "{matrix.name}" varies: choose its arms with --only or --skip'
                 )
+
+
+def _changes(changes: Changes) -> list[Any]:
+    others = {change.name: change.record() for change in changes.others}
+    return [changes.remove_long_term, changes.delay, *([others] if others else [])]
 
 
 def _evaluation(config: Config) -> dict[str, Any]:

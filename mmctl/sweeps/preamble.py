@@ -1,4 +1,4 @@
-"""The head of the Markdown report: what was run, what was registered before, every verdict, and how to read them."""
+"""The head of a sweep's report: what was run, what was registered before, every verdict, and how to read them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from typing import Any
 
 from mmctl.sweeps import words
 from mmctl.sweeps.costs import TOLERANCE
+from mmctl.sweeps.document import Block, Bullets, Code, Fields, Heading, Link, Paragraph, Span, Strong, Table, Text, Word
 from mmctl.sweeps.verdicts import MEANINGS
 
 RULES = """\
-Every difference is paired by seed, treatment minus control; n is the number of seeds. Intervals are 95% (unless said to be
-corrected): Student's t over seeds, or where it is wider (and then said) the interval that adds the sampling error of the
-held-out examples, which all seeds share (Welch-Satterthwaite); for a single seed a paired bootstrap over examples. Claims of
-a direction are tested against 0, two-sided, and corrected by Holm's procedure over the {family} of them in this report:
-p (Holm) is significant below 0.05, whatever the uncorrected 95% interval shows. Claims of no effect and of a range are
-intervals against the margin or range stated with the claim, uncorrected. Hyper-parameters were not chosen on any reported
-number. Accuracies are in percent, their differences in percentage points; of losses, lower is better. "Unmatched":
+Every difference is paired by seed, treatment minus control; n is the number of seeds. Intervals are 95% (unless said to be \
+corrected): Student's t over seeds, or where it is wider (and then said) the interval that adds the sampling error of the \
+held-out examples, which all seeds share (Welch-Satterthwaite); for a single seed a paired bootstrap over examples. Claims of \
+a direction are tested against 0, two-sided, and corrected by Holm's procedure over the {family} of them in this report: \
+p (Holm) is significant below 0.05, whatever the uncorrected 95% interval shows. Claims of no effect and of a range are \
+intervals against the margin or range stated with the claim, uncorrected. Hyper-parameters were not chosen on any reported \
+number. Accuracies are in percent, their differences in percentage points; of losses, lower is better. "Unmatched": \
 parameters, FLOPs or training tokens of the two arms differ by more than {tolerance:g}%."""
 
 
-def header(results: Mapping[str, Any]) -> Iterator[str]:
-    machine, versions = results["machine"], results["versions"]
+def title(results: Mapping[str, Any]) -> str:
+    return f"Ablations of Memory Mosaics: {results['profile']} profile"
+
+
+def header(results: Mapping[str, Any]) -> Iterator[Block]:
     seeds = {a["name"]: ", ".join(map(str, a["seeds"])) for a in results["ablations"]}
     said = (
         next(iter(seeds.values()))
@@ -31,22 +35,23 @@ def header(results: Mapping[str, Any]) -> Iterator[str]:
     )
     states = Counter(run["state"] for run in results["runs"])
     costs = [arm["cost"] for ablation in results["ablations"] for arm in ablation["arms"]]
-    yield f"# Ablations of Memory Mosaics: {results['profile']} profile"
-    yield "\n".join(
+    yield Fields(
         [
-            f"- Sweep: `{results['sweep']}`, preset `{results['preset']}`, seeds {said}",
-            f"- Scale: {_between(c['parameters'] for c in costs)} parameters, {_between(c['training_tokens'] for c in costs)} "
-            "training tokens a run; verdicts are about this scale",
-            f"- Runs: {', '.join(f'{count} {state}' for state, count in states.most_common())}",
-            f"- Machine: {machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}",
-            f"- Date: {results['date']}",
-            f"- Pre-registration: {_registration(results)}",
-            "- Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()),
-            f"- Command: `{results['command']}`",
+            ("Sweep", [Code(results["sweep"]), ", preset ", Code(results["preset"]), f", seeds {said}"]),
+            (
+                "Scale",
+                f"{_between(c['parameters'] for c in costs)} parameters, {_between(c['training_tokens'] for c in costs)} "
+                "training tokens a run; verdicts are about this scale",
+            ),
+            ("Runs", ", ".join(f"{count} {state}" for state, count in states.most_common())),
+            ("Cost", _cost(results)),
+            ("Date", results["date"]),
+            ("Command", Code(results["command"])),
+            ("This report", [Code(f"mmctl report {results['sweep']}"), ", from results.json and the runs' folders"]),
         ]
     )
     for key, arms in results["passed_over"].items():
-        yield f"`{key}` does not exist in the models of {', '.join(arms)} and was passed over there."
+        yield Paragraph([Code(key), f" does not exist in the models of {', '.join(arms)} and was passed over there."])
 
 
 def _between(counts: Iterable[float]) -> str:
@@ -54,12 +59,42 @@ def _between(counts: Iterable[float]) -> str:
     return " to ".join(words.large(c) for c in dict.fromkeys((ordered[0], ordered[-1])))
 
 
-def _registration(results: Mapping[str, Any]) -> str:
+def training_flops(cost: Mapping[str, Any]) -> float:
+    """FLOPs of a run's training as executed: a step costs three times its forward pass."""
+    return 3.0 * cost["flops_per_token"]["executed"] * cost["training_tokens"]
+
+
+def _cost(results: Mapping[str, Any]) -> str:
+    """What all finished runs cost together; arms that share a run share its cost."""
+    tokens = flops = seconds = 0.0
+    seen: set[tuple[str, str]] = set()
+    for arm in (arm for ablation in results["ablations"] for arm in ablation["arms"]):
+        taken = (arm["scores"].get("seconds") or {}).get("seeds", {})
+        for seed, run in arm["runs"].items():
+            if run["state"] != "finished" or (arm["identity"], seed) in seen:
+                continue
+            seen.add((arm["identity"], seed))
+            tokens += arm["cost"]["training_tokens"]
+            flops += training_flops(arm["cost"])
+            seconds += taken.get(seed, {"value": 0.0})["value"]
+    return (
+        f"{len(seen)} finished runs: {words.large(tokens)} training tokens, {words.large(flops)} training FLOPs (executed, "
+        f"forward and backward), {words.duration(seconds)} of the runs' own time"
+    )
+
+
+def registration(results: Mapping[str, Any]) -> Iterator[Block]:
     """What the manifest fixed and when, and what is not as it was then."""
+    yield Heading("Pre-registration", id="pre-registration")
+    yield Paragraph(_registered(results))
+    yield Fields([(name, str(rule)) for name, rule in results["analysis"].items()])
+
+
+def _registered(results: Mapping[str, Any]) -> str:
     claims = [c for a in results["ablations"] for c in a["claims"]]
     earlier, runs = len(results["finished_before"]), len(results["runs"])
     before = f"when {earlier} of {runs} runs were finished already" if earlier else "before the first run"
-    text = f"metric, direction, margin and seeds of every claim fixed {results['registered']}, {before}, with the "
+    text = f"Metric, direction, margin and seeds of every claim were fixed {results['registered']}, {before}, with the "
     text += "SHA-256 of their file (at each ablation). "
     changed = sum(bool(c["registered"]) for c in claims)
     text += f"{changed} of {len(claims)} claims are not as they were then, and are marked. " if changed else ""
@@ -73,33 +108,60 @@ def _registration(results: Mapping[str, Any]) -> str:
     )
 
 
-def summary(results: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Verdicts"
-    counts = Counter(c["verdict"] for a in results["ablations"] for c in a["claims"])
-    if counts:
-        yield f"{counts.total()} claims: " + "; ".join(f"{n} {word}" for word, n in counts.most_common()) + "."
-    rows = [
+def provenance(results: Mapping[str, Any]) -> Iterator[Block]:
+    machine = results["machine"]
+    yield Heading("Provenance", id="provenance")
+    yield Fields(
         [
-            f"[{a['name']}](#{a['name']}): {c['statement']}",
+            ("Machine", f"{machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}"),
+            ("Versions", ", ".join(f"{name} {version}" for name, version in results["versions"].items())),
+            ("Every number, seed by seed", [Code("numbers.csv"), " and ", Code("results.json"), " beside this report"]),
+            ("Of each run", ["code, packages, device and command line in ", Code("provenance.json"), " of its folder"]),
+        ]
+    )
+    rows: list[list[Text]] = [
+        [run["label"], Code(run["identity"]), run["state"], Code(run["path"]) if run["path"] else words.MISSING]
+        for run in results["runs"]
+    ]
+    yield Table("Runs", ["run", "identity", "state", "folder under runs/"], rows)
+
+
+def summary(results: Mapping[str, Any]) -> Iterator[Block]:
+    yield Heading("Verdicts", id="verdicts")
+    claims = [c for a in results["ablations"] for c in a["claims"]]
+    if not claims:
+        yield Paragraph("These ablations make no claims.")
+        return
+    yield Paragraph(f"{len(claims)} claims: {counted(c['verdict'] for c in claims)}.")
+    rows: list[list[Text]] = [
+        [
+            [Link(a["name"], ablation_id(a)), f": {c['statement']}"],
             words.published(c),
             words.ours(c),
             words.holm_p(c),
-            _verdict(c),
+            verdict(c),
         ]
         for a in results["ablations"]
         for c in a["claims"]
     ]
-    if not rows:
-        yield "These ablations make no claims."
-        return
-    yield words.table(["claim", "published", "ours (mean, 95% interval)", "p (Holm)", "verdict"], rows)
-    yield RULES.format(family=results["family"], tolerance=100 * TOLERANCE)
-    said = {c["verdict"] for a in results["ablations"] for c in a["claims"]}
-    said |= {p["verdict"] for a in results["ablations"] for c in a["claims"] for p in c["parts"]}
-    yield "The words of the verdicts, by fixed rules:\n\n" + "\n".join(
-        f"- **{word}**: {meaning}." for word, meaning in MEANINGS.items() if word in said
-    )
+    yield Table("Verdicts", ["claim", "published", "ours (mean, 95% interval)", "p (Holm)", "verdict"], rows)
+    yield Paragraph(RULES.format(family=results["family"], tolerance=100 * TOLERANCE))
+    yield Paragraph("The words of the verdicts, by fixed rules:")
+    yield meanings({c["verdict"] for c in claims} | {p["verdict"] for c in claims for p in c["parts"]})
 
 
-def _verdict(claim: Mapping[str, Any]) -> str:
-    return "; ".join([f"**{claim['verdict']}**", *words.marks(claim)])
+def counted(verdicts: Iterable[str]) -> str:
+    return "; ".join(f"{n} {word}" for word, n in Counter(verdicts).most_common())
+
+
+def meanings(said: set[str]) -> Bullets:
+    return Bullets([[Strong(word), f": {meaning}."] for word, meaning in MEANINGS.items() if word in said])
+
+
+def verdict(claim: Mapping[str, Any]) -> list[Span]:
+    """The word, and what a reader must know beside it."""
+    return [Word(claim["verdict"]), *(f"; {mark}" for mark in words.marks(claim))]
+
+
+def ablation_id(ablation: Mapping[str, Any]) -> str:
+    return f"ablation.{ablation['name']}"

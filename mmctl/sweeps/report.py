@@ -1,71 +1,90 @@
-"""The Markdown report, made from results.json's dictionary alone."""
+"""A sweep's report as a document, made from results.json's dictionary alone; HTML and Markdown are written from it."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from mmctl.evaluation.changes import Changes, changed
 from mmctl.sweeps import preamble, words
 from mmctl.sweeps.comparing import CHANCE_MARGIN
+from mmctl.sweeps.document import Block, Code, Commands, Document, Figure, Heading, Link, Paragraph, Span, Table, Text
+from mmctl.sweeps.figures import caption
+from mmctl.sweeps.report_claim import claim_blocks
 from mmctl.sweeps.units import scale_of
 from mmctl.sweeps.words import MISSING
 
 MOST_COLUMNS = 6
 """Arms beyond which a table of scores has a row an arm instead of a column."""
+FIRST = "overview"
+"""The figure that stands with the verdicts; the others stand at the end."""
 
 
-def markdown(results: Mapping[str, Any], figures: Mapping[str, str] | None = None) -> str:
-    """The report. figures: {name: path relative to the report}; drawn over the whole sweep, they stand at its end."""
-    parts = [*preamble.header(results), *preamble.summary(results)]
+def document(results: Mapping[str, Any], figures: Mapping[str, Path] | None = None) -> Document:
+    """The report. figures: {name: PNG file}; drawn over the whole sweep, they stand at its end, but for the first."""
+    drawn = figures or {}
+    blocks = [*preamble.header(results), *preamble.summary(results)]
+    if FIRST in drawn:
+        blocks.append(_figure(FIRST, drawn, results))
     for ablation in results["ablations"]:
-        parts += _ablation(ablation, figures or {})
-    if figures:
-        parts += ["## Figures", *(f"![{_title(name)}]({path})" for name, path in figures.items())]
-    parts += _failures(results)
-    return "\n\n".join(parts) + "\n"
+        blocks += _ablation(ablation, drawn)
+    if set(drawn) - {FIRST}:
+        blocks += [Heading("Figures", id="figures"), *(_figure(n, drawn, results) for n in drawn if n != FIRST)]
+    blocks += [*preamble.registration(results), *preamble.provenance(results), *_failures(results)]
+    return Document(preamble.title(results), blocks)
 
 
-def _file(ablation: Mapping[str, Any]) -> str:
+def _figure(name: str, figures: Mapping[str, Path], results: Mapping[str, Any]) -> Figure:
+    title, alt = caption(name, results)
+    return Figure(title, figures[name], alt, id=f"figure.{name}")
+
+
+def _file(ablation: Mapping[str, Any]) -> list[Span]:
     """The ablation's file with its hash, beside the registered one."""
     now, then = ablation["sha256"], ablation["sha256_registered"]
-    same = "as registered" if now == then else f"registered as `{then}`" if then else "not registered"
-    return f"File: `{ablation['file']}`, SHA-256 `{now}`, {same}."
+    same: list[Span] = ["as registered"] if now == then else ["registered as ", Code(then)] if then else ["not registered"]
+    return ["File: ", Code(ablation["file"]), ", SHA-256 ", Code(now), ", ", *same, "."]
 
 
-def _ablation(ablation: Mapping[str, Any], figures: Mapping[str, str]) -> Iterator[str]:
-    yield f"## {ablation['name']}"
-    yield ablation["question"]
-    yield _file(ablation)
-    yield "### Arms"
+def _ablation(ablation: Mapping[str, Any], figures: Mapping[str, Path]) -> Iterator[Block]:
+    yield Heading(ablation["name"], id=preamble.ablation_id(ablation))
+    yield Paragraph(ablation["question"])
+    yield Paragraph(_file(ablation))
+    yield Heading("Arms", 3)
     yield _costs(ablation)
     if ablation["excluded"]:
-        yield "Left out: " + "; ".join(f"{e['arm']} ({e['reason']})" for e in ablation["excluded"]) + "."
-    yield "### Scores"
-    yield _scores_note(ablation)
+        yield Paragraph("Left out: " + "; ".join(f"{e['arm']} ({e['reason']})" for e in ablation["excluded"]) + ".")
+    yield Heading("Scores", 3)
+    yield Paragraph(_scores_note(ablation))
     yield _scores(ablation)
     alpha = list(_alpha(ablation))
     if alpha:
-        yield "### Learned bandwidth exponent alpha"
-        yield (
+        yield Heading("Learned bandwidth exponent alpha", 3)
+        yield Paragraph(
             "Published: 0.2 to 0.4 (arXiv 2507.03285). Means over the heads of a layer: mean ± standard deviation over seeds "
             "and 95% interval of the mean. Arms whose alpha is fixed at 0 are left out."
         )
-        yield words.table(["arm", "memory", "layer", "before training", "after training", "n"], alpha)
-    yield "### Claims"
+        head = ["arm", "memory", "layer", "before training", "after training", "n"]
+        yield Table(f"{ablation['name']}: learned alpha", head, alpha)
+    yield Heading("Claims", 3)
     for claim in ablation["claims"]:
-        yield _claim(claim)
+        yield from claim_blocks(ablation, claim)
     if not ablation["claims"]:
-        yield "None."
-    linked = [
-        f"[{_title(name)}]({figures[name]})" if name in figures else f"{_title(name)}: {MISSING}"
-        for name in ablation["figures"]
-    ]
-    if linked:
-        yield f"Figures: {', '.join(linked)}."
-    yield "### Commands"
-    yield _commands(ablation)
+        yield Paragraph("None.")
+    if ablation["figures"]:
+        yield Paragraph(["Figures: ", *_linked(ablation["figures"], figures), "."])
+    yield Heading("Commands", 3)
+    yield Commands(_commands(ablation))
+
+
+def _linked(names: Sequence[str], figures: Mapping[str, Path]) -> Iterator[Span]:
+    for place, name in enumerate(names):
+        shown = name.replace("-", " ")
+        yield ", " if place else ""
+        yield Link(shown, figures[name]) if name in figures else f"{shown}: {MISSING}"
 
 
 def _matched(arm: Mapping[str, Any]) -> str:
@@ -86,33 +105,34 @@ def _delay(delay: Mapping[str, Any] | None) -> str:
     return f"{trained}; " + ("memory removed" if delay["evaluation"] is None else str(delay["evaluation"]))
 
 
-def _costs(ablation: Mapping[str, Any]) -> str:
-    rows = []
+def _costs(ablation: Mapping[str, Any]) -> Table:
+    rows: list[list[Text]] = []
     ranged = any(arm["delay"] for arm in ablation["arms"])
     for arm in ablation["arms"]:
         cost = arm["cost"]
         finished = sum(run["state"] == "finished" for run in arm["runs"].values())
         unfinished = Counter(run["state"] for run in arm["runs"].values() if run["state"] != "finished")
         state = f"{finished}/{len(arm['runs'])} finished" + "".join(f", {n} {s}" for s, n in unfinished.items())
-        flag = _matched(arm)
         seconds = arm["scores"].get("seconds")
         rows.append(
             [
-                f"`{arm['name']}`: {arm['label']}",
+                [Code(arm["name"]), f": {arm['label']}"],
                 words.large(cost["parameters"]),
                 words.large(cost["flops_per_token"]["published"]),
                 words.large(cost["flops_per_token"]["executed"]),
                 words.large(cost["training_tokens"]),
+                words.large(preamble.training_flops(cost)),
                 *([_delay(arm["delay"])] if ranged else []),
                 MISSING if seconds is None else f"{seconds['mean']:.0f} s",
                 state,
-                flag,
+                _matched(arm),
             ]
         )
     context = ablation["arms"][0]["cost"]["context"]
     head = ["arm", "parameters", f"FLOPs/token at {context} (published)", f"FLOPs/token at {context} (executed)"]
+    head += ["training tokens", "training FLOPs a run (executed)"]
     m = ["m in training; at evaluation (tokens)"] if ranged else []
-    return words.table([*head, "training tokens", *m, "wall time a run (mean)", "runs", "compared"], rows)
+    return Table(f"{ablation['name']}: arms", [*head, *m, "wall time a run (mean)", "runs", "compared"], rows)
 
 
 def _scores_note(ablation: Mapping[str, Any]) -> str:
@@ -127,18 +147,19 @@ def _scores_note(ablation: Mapping[str, Any]) -> str:
     )
 
 
-def _scores(ablation: Mapping[str, Any]) -> str:
+def _scores(ablation: Mapping[str, Any]) -> Table:
     arms = ablation["arms"]
     claimed = [c["metric"] for c in ablation["claims"] if not c["metric"].startswith("diagnostics:")]
     measured = list(dict.fromkeys(metric for arm in arms for metric in arm["scores"]))
     shown = words.order(measured)
     shown += [m for m in dict.fromkeys(claimed) if m not in shown]
+    about = f"{ablation['name']}: scores"
     if len(arms) > MOST_COLUMNS:
         shown = list(dict.fromkeys(["train_loss", *claimed]))
-        rows = [[f"`{a['name']}`", *(_score(a, m) for m in shown)] for a in arms]
-        return words.table(["arm", *(f"{m} ({scale_of(m).unit}; chance {_chance(arms, m)})" for m in shown)], rows)
-    rows = [[m, scale_of(m).unit, _chance(arms, m), *(_score(arm, m) for arm in arms)] for m in shown]
-    return words.table(["metric", "unit", "chance", *(f"`{a['name']}`" for a in arms)], rows)
+        by_arm: list[list[Text]] = [[Code(a["name"]), *(_score(a, m) for m in shown)] for a in arms]
+        return Table(about, ["arm", *(f"{m} ({scale_of(m).unit}; chance {_chance(arms, m)})" for m in shown)], by_arm)
+    rows: list[list[Text]] = [[m, scale_of(m).unit, _chance(arms, m), *(_score(arm, m) for arm in arms)] for m in shown]
+    return Table(about, ["metric", "unit", "chance", *(Code(a["name"]) for a in arms)], rows)
 
 
 def _chance(arms: Sequence[Mapping[str, Any]], metric: str) -> str:
@@ -147,16 +168,15 @@ def _chance(arms: Sequence[Mapping[str, Any]], metric: str) -> str:
 
 
 def _score(arm: Mapping[str, Any], metric: str) -> str:
-    changed = arm["evaluate"]["remove_long_term"] or arm["evaluate"]["delay"] is not None
     of_training = "@" not in metric
-    if changed and of_training:
+    if changed(arm["evaluate"]) and of_training:
         return "as trained"
     found = arm["scores"].get(metric)
     mark = " †" if found and found["at_chance"] else ""
     return words.score(found, scale_of(metric), 1.0 if "/accuracy" in metric else None) + mark
 
 
-def _alpha(ablation: Mapping[str, Any]) -> Iterator[list[str]]:
+def _alpha(ablation: Mapping[str, Any]) -> Iterator[list[Text]]:
     pattern = re.compile(r"diagnostics:bandwidth/alpha/(?P<memory>[^/]+)/layer(?P<layer>\d+)")
     for arm in ablation["arms"]:
         found = [(m, summary) for name, summary in arm["scores"].items() if (m := pattern.fullmatch(name))]
@@ -166,74 +186,22 @@ def _alpha(ablation: Mapping[str, Any]) -> Iterator[list[str]]:
                 scale, start = scale_of(match[0]), arm["start"].get(match[0])
                 before = MISSING if start is None else scale.value(start)
                 after = words.score(summary, scale)
-                yield [f"`{arm['name']}`", match["memory"], match["layer"], before, after, str(summary["n"])]
+                yield [Code(arm["name"]), match["memory"], match["layer"], before, after, str(summary["n"])]
 
 
-def _claim(claim: Mapping[str, Any]) -> str:
-    source, scale = claim["published"], scale_of(claim["metric"])
-    most = 1.0 if "/accuracy" in claim["metric"] else None
-    said = f"{words.published(claim)} ({source['metric']}; {source['source']})" if source else words.UNPUBLISHED
-
-    def arm(which: str) -> str:
-        summary = claim[f"{which}_score"]
-        n = "" if summary is None else f" (n = {summary['n']})"
-        return f"{claim[which]} {words.score(summary, scale, most)} {scale.unit if summary else ''}".rstrip() + n
-
-    lines = [
-        f"- **{claim['statement']}** `{claim['id']}`",
-        f"  - Measured: {words.compared(claim)}.",
-        f"  - Published: {said}.",
-    ]
-    if claim["parts"]:
-        lines.append("  - Ours:")
-        for part in claim["parts"]:
-            start = "" if part["start"] is None else f"; before training {scale.value(part['start'])}"
-            value = words.measured(part["difference"], scale, False)
-            lines.append(f"    - {part['part']}: {value}{start}: {part['verdict']}, {part['reason']}.")
-    else:
-        start = "" if claim["start"] is None or claim["control"] else f"; before training {scale.value(claim['start'])}"
-        arms = "; " + ", ".join(arm(w) for w in ("treatment", "control")) if claim["control"] else start
-        lines.append(f"  - Ours: {words.ours(claim)}{arms}.")
-    lines.append(f"  - Verdict: **{claim['verdict']}**: {claim['reason']}.")
-    if claim["corrected_interval"] is not None:
-        p = words.holm_p(claim)
-        p = f"; Holm-adjusted p {p if p.startswith('<') else f'= {p}'}" if p else ""
-        level = f"{100 * claim['corrected_level']:.2f}%"
-        pair = words.interval(claim["corrected_interval"], scale)
-        lines.append(f"  - Corrected interval ({level}): {pair} {scale.of_difference}{p}.")
-    if claim["stand_in"]:
-        lines.append(f"  - Stand-in: {claim['stand_in']}")
-    if claim["caveat"]:
-        lines.append(f"  - Caveat: {claim['caveat']}")
-    if claim["unmatched"]:
-        lines.append(f"  - Unmatched comparison: {', '.join(claim['unmatched'])}.")
-    if claim["registered"]:
-        lines.append(f"  - This claim was {claim['registered']}.")
-    return "\n".join(lines)
-
-
-def _commands(ablation: Mapping[str, Any]) -> str:
+def _commands(ablation: Mapping[str, Any]) -> list[str]:
     lines = [ablation["command"]]
     for arm in ablation["arms"]:
         lines += [f"# {arm['name']}, one seed", arm["train_command"]]
-        change = arm["evaluate"]
-        options = (" --remove-long-term" if change["remove_long_term"] else "") + (
-            f" m={change['delay']}" if change["delay"] is not None else ""
-        )
+        options = Changes.of(arm["evaluate"]).options()
         path = next((run["path"] for run in arm["runs"].values() if run["path"]), None)
         if options and path:
-            lines.append(f"mmctl eval {path}{options}")
-    return "```sh\n" + "\n".join(lines) + "\n```"
+            lines.append(f"mmctl eval {path} {options}")
+    return lines
 
 
-def _failures(results: Mapping[str, Any]) -> Iterator[str]:
+def _failures(results: Mapping[str, Any]) -> Iterator[Block]:
     if results["failures"]:
-        yield "## Not finished"
-        yield words.table(
-            ["run", "state", "reason"],
-            [[f["label"], f["state"], f["reason"] or "no reason given"] for f in results["failures"]],
-        )
-
-
-def _title(name: str) -> str:
-    return name.replace("-", " ")
+        yield Heading("Not finished", id="not-finished")
+        rows = [[f["label"], f["state"], f["reason"] or "no reason given"] for f in results["failures"]]
+        yield Table("Not finished", ["run", "state", "reason"], rows)

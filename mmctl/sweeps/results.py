@@ -119,7 +119,7 @@ def _arm(
         "name": arm.name,
         "label": arm.label,
         "set": dict(arm.set),
-        "evaluate": asdict(arm.evaluate),
+        "evaluate": arm.evaluate.record(),
         "identity": cell.identity,
         "model": cell.config.model.name,
         "cell": cell.name,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mmctl.sweeps.matrix import Changes
+from mmctl.evaluation.changes import Changes
 
 if TYPE_CHECKING:
     from mmctl.config import Config
@@ -46,7 +46,7 @@ def read(run: RunFolder, config: Config, changes: Changes) -> dict[str, Number]:
     from mmctl.evaluation import find_evaluation, wanted_suites
 
     for suite in wanted_suites(config):
-        found = find_evaluation(run, config, suite, changes.remove_long_term, changes.delay)
+        found = find_evaluation(run, config, suite, changes)
         if found is None:
             continue
         stem, evaluation = found

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmctl.errors import MmctlError
+from mmctl.evaluation.changes import AS_TRAINED, Changes
 from mmctl.runs import making
 from mmctl.sweeps import evaluating
-from mmctl.sweeps.matrix import Changes
 from mmctl.sweeps.plan import Plan, Run
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def record(task: Task, root: Path, state: str, reason: str | None) -> None:
 
 
 def needs_evaluation(folder: RunFolder, config: Any) -> bool:
-    return bool(evaluating.missing(folder, config, Changes()))
+    return bool(evaluating.missing(folder, config, AS_TRAINED))
 
 
 def summary(failures: Sequence[Mapping[str, Any]], missing: int, total: int) -> list[str]:

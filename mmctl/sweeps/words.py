@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmctl.sweeps import verdicts
 from mmctl.sweeps.units import Scale, scale_of
 
 MISSING = "missing"
 UNPUBLISHED = "no published value"
+
+SIGNS = {"held": "✓", "against": "✗", "open": "?", "none": "–"}
+"""Kinds of verdict, with the sign that stands before the word where there is colour: as claimed, not as claimed, open,
+nothing to judge."""
+TONES = {
+    verdicts.REPRODUCED: "held",
+    verdicts.SUPPORTED: "held",
+    verdicts.INSIDE: "held",
+    verdicts.OPPOSITE: "against",
+    verdicts.NO_EFFECT: "against",
+    verdicts.POSITIVE: "against",
+    verdicts.NEGATIVE: "against",
+    verdicts.OUTSIDE: "against",
+    verdicts.PARTLY: "against",
+    verdicts.AT_CHANCE: "none",
+    verdicts.NOT_RUN: "none",
+}
+
+
+def tone(verdict: str) -> str:
+    """The kind of a verdict, one of SIGNS. A difference from an arm that learned nothing is open, as is whatever the
+    interval does not settle."""
+    return TONES.get(verdict, "open")
 
 
 def large(value: float | None) -> str:
@@ -20,6 +43,14 @@ def large(value: float | None) -> str:
         if abs(value) >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """90 -> "1.5 minutes"."""
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} seconds"
 
 
 def score(summary: Mapping[str, Any] | None, scale: Scale, most: float | None = None) -> str:
@@ -113,27 +144,16 @@ def marks(claim: Mapping[str, Any]) -> list[str]:
 
 
 def compared(claim: Mapping[str, Any]) -> str:
-    """What is measured between which arms, and what is expected."""
+    """Between which arms the metric is measured, and what is expected; follows the metric's name."""
     scale = scale_of(claim["metric"])
     if claim["control"] is None:
         low, high = claim["range"]
         layers = f", every {claim['each']} apart" if claim["each"] else ""
-        return f"`{claim['metric']}` of {claim['treatment']}{layers}, expected in [{low:g}, {high:g}]"
+        return f" of {claim['treatment']}{layers}, expected in [{low:g}, {high:g}]."
     margin = scale.size(claim["margin"], "±")
     sign = {"greater": "> 0", "less": "< 0", "no-effect": f"within {margin}"}[claim["expected"]]
     counts = "" if claim["expected"] == "no-effect" else f" (within {margin} counts as no effect)"
-    return f"`{claim['metric']}`, {claim['treatment']} minus {claim['control']}, expected {sign}{counts}"
-
-
-def cell(text: str) -> str:
-    """Text inside a Markdown table's cell."""
-    return re.sub(r"\s+", " ", text).replace("|", "\\|")
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(map(cell, head)) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(map(cell, row)) + " |" for row in rows]
-    return "\n".join(lines)
+    return f", {claim['treatment']} minus {claim['control']}, expected {sign}{counts}."
 
 
 def order(metrics: Sequence[str]) -> list[str]:

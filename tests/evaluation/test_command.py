@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from mmctl.cli.evaluate import MOST_REASONS, evaluate, split_arguments, with_overrides
 from mmctl.errors import MmctlError, UsageError
+from mmctl.evaluation.changes import Changes
 from mmctl.evaluation.suites import settings_mark
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -154,8 +155,8 @@ def test_wrong_input_is_one_line_and_writes_nothing(root: Path, arguments: tuple
 
 
 def test_arguments_are_m_and_evaluation_keys_only() -> None:
-    assert split_arguments(["evaluation.seed=3", "m=16"]) == (16, ["evaluation.seed=3"])
-    assert split_arguments([]) == (None, [])
+    assert split_arguments(["evaluation.seed=3", "m=16"]) == (Changes(delay=16), ["evaluation.seed=3"])
+    assert split_arguments([]) == (Changes(), [])
     with pytest.raises(UsageError, match="twice"):
         split_arguments(["m=1", "m=2"])
 
@@ -342,7 +343,6 @@ def test_training_again_with_other_settings_adds_an_evaluation_and_both_are_foun
     from mmctl.evaluation import find_evaluation, stem_in
     from mmctl.runs import RunFolder
     from mmctl.sweeps import evaluating, scores
-    from mmctl.sweeps.matrix import Changes
     from mmctl.training.run import execute
 
     config = quick_config(

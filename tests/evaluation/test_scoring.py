@@ -16,6 +16,7 @@ from mmctl.config import load
 from mmctl.data import build_task
 from mmctl.errors import UsageError
 from mmctl.evaluation import SUITES, evaluate, file_stem, same_settings, wanted_suites
+from mmctl.evaluation.changes import Changes
 from mmctl.evaluation.scoring import examples
 
 
@@ -127,11 +128,14 @@ def test_every_model_seed_and_arm_sees_the_same_examples() -> None:
 
 def test_changes_are_applied_recorded_and_undone() -> None:
     model, config = Lookup(), quick_config()
-    removed = evaluate(model, config, "new-knowledge", remove_long_term=True)
+    removed = evaluate(model, config, "new-knowledge", changes=Changes(remove_long_term=True))
     assert removed["scores"]["recall/accuracy@1x"]["value"] < 0.5
     assert removed["changes"] == {"remove_long_term": True, "delay": None}
     assert model.near is None
-    assert evaluate(model, config, "new-knowledge", delay=7)["changes"] == {"remove_long_term": False, "delay": 7}
+    assert evaluate(model, config, "new-knowledge", changes=Changes(delay=7))["changes"] == {
+        "remove_long_term": False,
+        "delay": 7,
+    }
     assert values(evaluate(model, config, "new-knowledge"))["recall/accuracy@1x"] == 1
 
 
@@ -196,8 +200,8 @@ def test_suites_cover_every_task_once_and_have_their_files() -> None:
     assert SUITES["persistent"] == ["facts", "text"]
     assert wanted_suites(quick_config("data.mixture={icl: 1}")) == ["in-context"]
     assert file_stem("in-context") == "in-context"
-    assert file_stem("in-context", True, None) == "in-context+remove-long-term"
-    assert file_stem("in-context", False, 16) == "in-context+m=16"
+    assert file_stem("in-context", Changes(True, None)) == "in-context+remove-long-term"
+    assert file_stem("in-context", Changes(False, 16)) == "in-context+m=16"
 
 
 def test_wrong_settings_are_one_line_naming_the_nearest() -> None:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from mmctl.evaluation.changes import Changes
 from mmctl.training.progress import Progress
 
 SMALL = [
@@ -161,6 +162,6 @@ def evaluate(config: Any, root: Path, *, changes: Any, listener: Any = lambda pr
     called("evaluate", f"{config.name}/seed{config.seed}")
     for change in changes:
         for suite in config.evaluation.suites:
-            stem = file_stem(suite, change["remove_long_term"], change["delay"])
+            stem = file_stem(suite, Changes.of(change))
             run.write_evaluation(stem, evaluation(config, suite, change))
     return Outcome("finished", run.path)

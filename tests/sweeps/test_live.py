@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from mmctl.evaluation.changes import Changes
 from mmctl.sweeps import live
 from mmctl.sweeps.launchers import Event, Job
-from mmctl.sweeps.matrix import Changes, load
+from mmctl.sweeps.matrix import load
 
 
 class Task:

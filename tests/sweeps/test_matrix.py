@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from mmctl.errors import UsageError
+from mmctl.evaluation.changes import Changes
 from mmctl.sweeps import matrix as matrices
-from mmctl.sweeps.matrix import Changes
 from mmctl.sweeps.selection import select
 
 GOOD = """

@@ -12,11 +12,11 @@ import fake_runs
 import pytest
 from scipy import stats
 
+from mmctl.evaluation.changes import Changes
 from mmctl.runs import RunFolder
 from mmctl.sweeps import manifest
 from mmctl.sweeps.evaluating import missing
 from mmctl.sweeps.finish import finish
-from mmctl.sweeps.matrix import Changes
 
 NAMES = ["bandwidth", "long-term-removal", "transformer-masks"]
 
@@ -29,7 +29,7 @@ def train(plan: Any, root: Path, leave_out: tuple[str, ...] = ()) -> None:
         changes = run.cell.changes(run.seed, plan.seeds)
         if changes:
             fake_runs.evaluate(
-                run.config, root, changes=[{"remove_long_term": c.remove_long_term, "delay": c.delay} for c in changes]
+                run.config, root, changes=[c.record() for c in changes]
             )
 
 
