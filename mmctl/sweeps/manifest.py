@@ -109,6 +109,7 @@ def _content(plan: Plan, versions: dict[str, str]) -> dict[str, Any]:
                     for arm in matrix.arms
                 ],
                 "excluded": [{"arm": arm.name, "reason": reason} for arm, reason in matrix.excluded],
+                **({"across": [entry.record() for entry in matrix.across]} if matrix.across else {}),
                 "claims": [_claim(claim) for claim in matrix.claims],
                 "figures": list(matrix.figures),
             }

@@ -25,7 +25,8 @@ is made. The whole of a small one, to be run by `mmctl ablate path/to/window.yam
           {source: arXiv 2507.03285, metric: loss, value: "12 against 10", effect: -2, unit: points}
 
 Besides `set` and `evaluate` an arm may have `match: {parameters_of: ARM, key: model.ffn_width}` (or `flops_of`; several
-keys refine one another), `times: {training.steps: 8}` (multiples of what it would else have) and `compare_to: ARM`. A
+keys refine one another), `times: {training.steps: 8}` (multiples of what it would else have) and `compare_to: ARM`.
+`across:` makes numbers from several arms of one seed (across.py), such as the mean over sizes at equal cost. A
 shipped matrix with `only_by_name: true` is not among those that run when none is named.
 """
 
@@ -39,7 +40,8 @@ from typing import Any
 
 from mmctl.errors import UsageError, nearest
 from mmctl.evaluation.changes import AS_TRAINED, CHANGES, Changes
-from mmctl.sweeps import reading
+from mmctl.sweeps import across, reading
+from mmctl.sweeps.across import Across
 from mmctl.sweeps.claims import Claim, read_claim
 from mmctl.sweeps.reading import Section
 
@@ -92,6 +94,8 @@ class Matrix:
     """Not among those that `mmctl ablate` runs when none is named."""
     siblings: tuple[Arm, ...] = ()
     """Arms left out by a selection; others may still be matched to them."""
+    across: tuple[Across, ...] = ()
+    """Numbers made from several arms of one seed, for claims to compare."""
 
     def arm(self, name: str) -> Arm:
         return next(a for a in self.arms if a.name == name)
@@ -159,7 +163,11 @@ def load(path: Path) -> Matrix:
     seeds = top.take("seeds", reading.list_of(reading.whole, least=1), None)
     known = [a.name for a in arms]
     top.attempt(lambda: reading.unique(top, "arms", known), None)
-    claims = tuple(top.take("claims", reading.list_of(lambda s, k, v: read_claim(s, k, v, known)), []) or ())
+    made = tuple(top.take("across", reading.list_of(lambda s, k, v: across.read(s, k, v, known)), []) or ())
+    derived = across.names(made)
+    top.attempt(lambda: reading.unique(top, "across", [*known, *derived]), None)
+    compared = [*known, *derived] if known else []
+    claims = tuple(top.take("claims", reading.list_of(lambda s, k, v: read_claim(s, k, v, compared)), []) or ())
     figures = tuple(top.take("figures", reading.list_of(_figure), []) or ())
     only_by_name = top.take("only_by_name", reading.flag, False)
     top.done()
@@ -181,12 +189,15 @@ def load(path: Path) -> Matrix:
         claims=claims,
         figures=figures,
         only_by_name=only_by_name,
+        across=made,
     )
 
 
 def _baseline(parent: Section, key: str, value: Any) -> dict[str, Any]:
+    """What every arm starts from. The lengths it is scored at are the ablation's too, where its claims need others than
+    the preset's."""
     part = reading.section(parent, key, value)
-    found = part.take("set", reading.settings, {})
+    found = part.take("set", lambda s, k, v: reading.settings(s, k, v, ("evaluation.lengths",)), {})
     part.done()
     return found
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mmctl.errors import UsageError, nearest
@@ -39,24 +40,41 @@ def check_claims(plan: Plan, matrix: Matrix, typed: Iterable[str]) -> None:
     from mmctl.sweeps.reading import together
 
     arms = {arm.name: plan.cell(matrix.name, arm.name).config for arm in matrix.arms}
+    members = {name: arms for entry in matrix.across for name, arms in entry.derived().items()}
     problems = []
+    for i, entry in enumerate(matrix.across):
+        try:
+            entry.check(arms)
+        except UsageError as error:
+            problems.append(f"across[{i}].{error}")
     for i, claim in enumerate(matrix.claims):
         try:
-            check(claim, arms, typed, f"claims[{i}]")
+            if claim.metric.startswith("across:"):
+                _check_across(claim, arms, matrix, f"claims[{i}]")
+            else:
+                check(claim, arms, typed, f"claims[{i}]", members)
         except UsageError as error:
             problems.append(str(error))
     if problems:
         raise UsageError(together(matrix.file, problems))
 
 
-def check(claim: Claim, arms: Mapping[str, Config], typed: Iterable[str], where: str) -> None:
+def check(
+    claim: Claim,
+    arms: Mapping[str, Config],
+    typed: Iterable[str],
+    where: str,
+    members: Mapping[str, Iterable[str]] = MappingProxyType({}),
+) -> None:
     """UsageError, with the nearest metric there is, for a claim about a metric that one of `arms` will not have.
 
+    members: {derived arm: the arms it is made from}, which must have the metric.
     typed: keys the user overrides. One that changes what is measured (data.mixture, evaluation.*) may leave a claim
     unmeasured, which is then reported as not run; a name that no task has is an error all the same.
     """
     dropped = any(key == "data.mixture" or key.startswith(("data.mixture.", "evaluation.")) for key in typed)
-    for arm in dict.fromkeys(a for a in (claim.treatment, claim.control) if a is not None and a in arms):
+    compared = [a for a in (claim.treatment, claim.control) if a is not None]
+    for arm in dict.fromkeys(m for a in compared for m in (a, *members.get(a, ())) if m in arms):
         config = arms[arm]
         valid = _valid(config, claim.metric)
         wanted = [claim.metric]
@@ -72,6 +90,20 @@ def check(claim: Claim, arms: Mapping[str, Config], typed: Iterable[str], where:
         raise UsageError(
             f'{where}.metric: "{claim.metric}": {layers} of arm {arm}{nearest(claim.metric, valid, "such as")}'
         )
+
+
+def _check_across(claim: Claim, arms: Mapping[str, Config], matrix: Matrix, where: str) -> None:
+    """The same for a number that an `across` entry makes itself. Where a selection leaves out its arms, it is not run."""
+    if matrix.siblings:
+        return
+    for name in (claim.treatment, claim.control):
+        if name is not None:
+            entry = next((e for e in matrix.across if name in e.derived()), None)
+            valid = list(entry.metrics(name, arms)) if entry else []
+            if claim.metric not in valid:
+                raise UsageError(
+                    f'{where}.metric: "{claim.metric}": no such number of {name}{nearest(claim.metric, valid, "such as")}'
+                )
 
 
 def _valid(config: Config, metric: str) -> list[str]:

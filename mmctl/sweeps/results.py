@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mmctl.sweeps import comparing, costs, scores
+from mmctl.sweeps import across, comparing, costs, scores
 from mmctl.sweeps import manifest as manifests
 from mmctl.sweeps.claims import Claim
 from mmctl.sweeps.comparing import Scored
@@ -34,6 +34,8 @@ def collect(
     scored: dict[tuple[str, str], Scored] = {}
     _read_runs(plan, root, states, scored)
     starts = comparing.starts(plan, scored)
+    for matrix in plan.matrices:
+        across.derive(matrix, scored, {a.name: plan.cell(matrix.name, a.name).config for a in matrix.arms})
     claims = [(matrix, claim) for matrix in plan.matrices for claim in matrix.claims]
     differences = [comparing.difference_of(claim, claim.metric, matrix, scored) for matrix, claim in claims]
     chance = [_at_chance(plan, matrix, claim, scored) for matrix, claim in claims]
@@ -78,6 +80,7 @@ def collect(
                     for arm in matrix.arms
                 ],
                 "excluded": [{"arm": a.name, "reason": reason} for a, reason in matrix.excluded],
+                **({"across": _across(matrix, scored)} if matrix.across else {}),
                 "claims": tested[matrix.name],
                 "figures": list(matrix.figures),
             }
@@ -156,11 +159,25 @@ def _scores(own: Scored, metric: str) -> dict[str, Any]:
     return {**asdict(summary), **about, "at_chance": comparing.at_chance([own], metric), "seeds": seeds}
 
 
+def _across(matrix: Matrix, scored: Mapping[tuple[str, str], Scored]) -> list[dict[str, Any]]:
+    """What is made across arms: each entry's record, with the scores of its derived arms."""
+    made = []
+    for entry in matrix.across:
+        arms = {}
+        for name, members in entry.derived().items():
+            own = scored.get((matrix.name, name), {})
+            metrics = dict.fromkeys(metric for numbers in own.values() for metric in numbers)
+            arms[name] = {"of": list(members), "scores": {metric: _scores(own, metric) for metric in metrics}}
+        made.append(entry.record() | {"arms": arms})
+    return made
+
+
 def _at_chance(plan: Plan, matrix: Matrix, claim: Claim, scored: dict[tuple[str, str], Scored]) -> int:
     """How many of the claim's arms have not learned the task. What an evaluation-time change takes away was learned, so two
     readings of one training count only where both are at chance."""
     found = len(comparing.arms_at_chance(claim, matrix, scored))
-    one_training = claim.control and plan.arms[matrix.name, claim.treatment] == plan.arms[matrix.name, claim.control]
+    trained = plan.arms.get((matrix.name, claim.treatment))  # None: made across arms
+    one_training = claim.control and trained is not None and trained == plan.arms.get((matrix.name, claim.control))
     return 0 if found == 1 and one_training else found
 
 
