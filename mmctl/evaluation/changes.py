@@ -30,6 +30,7 @@ from typing import Any
 from mmctl.errors import UsageError, nearest
 
 CHANGES: dict[str, str] = {
+    "forgetting": "mmctl.evaluation.forgetting:Forgetting",
     "pace": "mmctl.evaluation.pace:Pace",
 }
 """Name -> "module:class", imported when a change of that name is asked for."""
@@ -187,8 +188,6 @@ def make(name: str, settings: Any) -> Change:
     from omegaconf import Container, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from mmctl import plain
-
     cls = change_class(name)
     if not isinstance(settings, Mapping):
         first = fields(cls)[0].name
@@ -201,17 +200,27 @@ def make(name: str, settings: Any) -> Change:
             raise UsageError(f'"{name}.{key}": no such setting{nearest(str(key), known, "settings")}')
         try:
             if isinstance(value, str) and value.lstrip().startswith(("[", "{", "null", "~")):
-                value = plain.load(value)
+                value = _read(value)
             OmegaConf.update(tree, key, value)
             found = tree[key]
             values[key] = tuple(found) if isinstance(found, Container) else found
-        except (OmegaConfBaseException, plain.NotPlain, ValueError, TypeError) as error:
+        except (OmegaConfBaseException, ValueError, TypeError) as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UsageError(f"{name}.{key}={value}: {first}") from None
     try:
         return cls(**values)
     except TypeError as error:  # a setting without a default was not given
         raise UsageError(f"{name}: {str(error).partition('() ')[2] or error}") from None
+
+
+def _read(text: str) -> Any:
+    """Lists and null, typed as text. ValueError."""
+    from mmctl import plain
+
+    try:
+        return plain.load(text)
+    except Exception:
+        raise ValueError("not a value that can be read (YAML syntax)") from None
 
 
 def _word(value: Any) -> str:

@@ -26,4 +26,8 @@ class Pace(PaceSettings, Change):
     @contextlib.contextmanager
     def applied(self, model: Any, config: Any) -> Iterator[Notes]:
         with paced(model, self) as counts:
-            yield lambda: {f"layer{layer}": found.record() for layer, found in counts.items()}
+            hidden = {layer: model.blocks[layer].persistent.hidden for layer in counts}
+            yield lambda: {
+                f"layer{layer}": {**found.record(), "flops_per_token": self.flops_per_token(hidden[layer])}
+                for layer, found in counts.items()
+            }

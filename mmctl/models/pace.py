@@ -79,6 +79,11 @@ class PaceSettings:
         code = cls(high=0.75, low=0.25, similarity="max", update="batch", count_similar=False)
         return replace(code, **changes)
 
+    def flops_per_token(self, hidden: int) -> int:
+        """FLOPs that a bank adds to one token of one feed-forward of width `hidden`: the cosines with M keys and two
+        means over M values (the feed-forward itself: 6 d hidden)."""
+        return 6 * self.slots * hidden if self.bank else 0
+
     def validate(self, model: Model) -> tuple[int, ...]:
         """The blocks to plug into. UsageError names the setting that does not fit the model."""
         one_of("pace.similarity", self.similarity, ("mean", "max"))

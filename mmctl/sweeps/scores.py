@@ -50,6 +50,8 @@ def read(run: RunFolder, config: Config, changes: Changes) -> dict[str, Number]:
         if found is None:
             continue
         stem, evaluation = found
+        for name, value in flat_notes(evaluation.get("change_notes") or {}).items():
+            _add(numbers, f"diagnostics:{name}", value, f"eval/{stem}.json")
         for name, score in evaluation["scores"].items():
             interval, chance = score.get("interval"), None
             if "/accuracy" in name:
@@ -64,6 +66,14 @@ def flat_result(result: Mapping[str, Any]) -> dict[str, Any]:
     flat = {k: v for k, v in result.items() if not isinstance(v, Mapping) and k not in ("identity", "seed", "steps")}
     diagnostics = result.get("diagnostics") or {}
     return {**flat, **{f"diagnostics:{k}": v for k, v in diagnostics.items()}}
+
+
+def flat_notes(notes: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """What evaluation-time changes noted, under `<change>/<part>/<what>`."""
+    flat: dict[str, Any] = {}
+    for key, value in notes.items():
+        flat |= flat_notes(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _add(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmctl.evaluation.changes import CHANGES
 from mmctl.sweeps import verdicts
 from mmctl.sweeps.units import Scale, scale_of
 
@@ -146,6 +147,9 @@ def marks(claim: Mapping[str, Any]) -> list[str]:
 def compared(claim: Mapping[str, Any]) -> str:
     """Between which arms the metric is measured, and what is expected; follows the metric's name."""
     scale = scale_of(claim["metric"])
+    if claim["control"] is None and claim["expected"] != "range":
+        within = "" if claim["margin"] is None else f" (within {scale.size(claim['margin'], '±')} counts as 0)"
+        return f" of {claim['treatment']}, expected {'> 0' if claim['expected'] == 'greater' else '< 0'}{within}."
     if claim["control"] is None:
         low, high = claim["range"]
         layers = f", every {claim['each']} apart" if claim["each"] else ""
@@ -157,7 +161,8 @@ def compared(claim: Mapping[str, Any]) -> str:
 
 
 def order(metrics: Sequence[str]) -> list[str]:
-    """The metrics a table of scores shows: a run's losses, then each task's accuracy (or loss, where it has none)."""
+    """The metrics a table of scores shows: a run's losses, each task's accuracy (or loss, where it has none), and what
+    evaluation-time changes noted."""
     tasks: dict[str, list[str]] = {}
     for metric in metrics:
         task, slash, rest = metric.partition("/")
@@ -170,7 +175,8 @@ def order(metrics: Sequence[str]) -> list[str]:
         judged_by_loss = any(m.startswith(f"{task}/bits-per-byte") for m in own)
         accuracies = [] if judged_by_loss else [m for m in own if m.partition("@")[0] in wanted]
         shown += sorted(accuracies or [m for m in own if m.startswith(f"{task}/loss@")], key=_by_length)
-    return shown
+    noted = tuple(f"diagnostics:{change}/" for change in CHANGES)
+    return shown + [m for m in metrics if m.startswith(noted)]
 
 
 def _by_length(metric: str) -> tuple[str, int]:
