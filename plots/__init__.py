@@ -16,6 +16,7 @@ from mmctl.errors import UsageError, nearest
 FIGURES: dict[str, str] = {
     "attention-distribution": "mmctl.plots.attention_distribution",
     "flops-accuracy": "mmctl.plots.flops_accuracy",
+    "overview": "mmctl.plots.overview",
     "kernel-speed": "mmctl.plots.kernel_speed",
     "effects": "mmctl.plots.effects",
     "extrapolation": "mmctl.plots.extrapolation",

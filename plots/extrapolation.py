@@ -88,14 +88,14 @@ def plot(found: Sequence[Point], note: str = "") -> Figure:
             arms = list(dict.fromkeys(p.arm for p in found if p.ablation == name))
             for column, metric in enumerate(metrics):
                 own = [p for p in found if p.ablation == name and p.metric == metric]
-                _panel(axes[row][column], own, arms, metric)
+                panel(axes[row][column], own, arms, metric)
                 if row == len(names) - 1:
                     axes[row][column].set_xlabel("tokens", fontsize=7.5)
             grid.legend(axes[row][-1], arms)
     return drawn
 
 
-def _panel(axes: Axes, found: Sequence[Point], arms: Sequence[str], metric: str) -> None:
+def panel(axes: Axes, found: Sequence[Point], arms: Sequence[str], metric: str) -> None:
     factor = scale_of(metric).factor
     for index, arm in enumerate(arms):
         own = sorted((p for p in found if p.arm == arm), key=lambda p: p.length)

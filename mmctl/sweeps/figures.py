@@ -15,6 +15,34 @@ from typing import Any
 
 from mmctl.errors import MmctlError
 
+SEEN = {
+    "overview": "A row for each ablation. Left: its claims' differences in multiples of the margin that counts as no effect, "
+    "with 95% intervals. Right of it, one line for each arm: a score against the length it is measured at, and the training "
+    "loss against training tokens.",
+    "effects": "A row for each claim of a difference: the mean over seeds as a dot with its 95% interval, the margin that "
+    "counts as no effect as a grey bar, the published difference as a hollow diamond. The table of verdicts has the same "
+    "numbers.",
+    "extrapolation": "A row of panels for each ablation, one panel for each task: the score against the length it is "
+    "measured at, one line with a band of its 95% interval for each arm. The tables of scores have the same numbers.",
+    "loss": "A row for each ablation: training loss against training tokens on the left and against training FLOPs on the "
+    "right, one line with a band from the lowest to the highest seed for each arm.",
+    "bandwidth": "Beta against the number of stored pairs for each head, and the learned exponent alpha by layer.",
+    "flops-accuracy": "Left: the in-context score against forward FLOPs per token, one point with its 95% interval for each "
+    "arm. Right: the published points.",
+    "attention-distribution": "Weight of the last query on every earlier position, one panel for each layer and memory, "
+    "models side by side.",
+}
+"""What is to be seen in a figure, for those who cannot see it."""
+
+
+def caption(name: str, results: Mapping[str, Any]) -> tuple[str, str]:
+    """(Title, alternative text) of a sweep's figure."""
+    from mmctl import plots
+
+    title = str(plots.figure(name).TITLE)
+    of = f"{title}; ablations {', '.join(a['name'] for a in results['ablations'])}."
+    return title, f"{of} {SEEN[name]}" if name in SEEN else of
+
 
 @dataclass
 class Drawn:
@@ -31,7 +59,9 @@ def draw(folder: Path, names: Iterable[str], results: Mapping[str, Any]) -> Draw
     from mmctl.runs.files import write_json
 
     record, done = _recorded(folder), Drawn()
-    for name in dict.fromkeys(names):
+    wanted = list(dict.fromkeys(names))
+    dropped = [record.pop(name) for name in [*record] if name not in wanted]
+    for name in wanted:
         try:
             module = plots.figure(name)
             inputs = _inputs(module, results)
@@ -39,6 +69,7 @@ def draw(folder: Path, names: Iterable[str], results: Mapping[str, Any]) -> Draw
             if not _current(folder, known, inputs):
                 paths = module.draw_sweep(folder, folder / "figures")
                 files = {kind: path.relative_to(folder).as_posix() for kind, path in paths.items()}
+                dropped += [known] if known else []
                 known = record[name] = {"inputs": inputs, "files": files}
                 done.anew.append(name)
             done.paths[name] = known["files"]["png"]
@@ -46,9 +77,32 @@ def draw(folder: Path, names: Iterable[str], results: Mapping[str, Any]) -> Draw
             done.problems.append(f"{name}: {error}")
         except Exception as error:  # whatever goes wrong in a figure must not cost the report
             done.problems.append(f"{name}: {type(error).__name__}: {' '.join(str(error).split())}")
-    if done.anew:
+    if done.anew or dropped:
         write_json(folder / "figures" / "drawn.json", record)
+        _remove(folder, dropped, record)
     return done
+
+
+def present(folder: Path, results: Mapping[str, Any]) -> dict[str, str]:
+    """{name: PNG relative to the folder} of the figures that lie there already, without drawing any: those recorded, and
+    of others that the results ask for, the first file that is called after one."""
+    record = _recorded(folder)
+    names = ["overview", *(name for ablation in results["ablations"] for name in ablation["figures"])]
+    found = {}
+    for name in dict.fromkeys(names):
+        known = [folder / record[name]["files"]["png"]] if name in record else []
+        known += sorted((folder / "figures").glob(f"{name}.png")) + sorted((folder / "figures").glob(f"{name}-*.png"))
+        if (first := next((path for path in known if path.is_file()), None)) is not None:
+            found[name] = first.relative_to(folder).as_posix()
+    return found
+
+
+def _remove(folder: Path, dropped: Iterable[Mapping[str, Any]], record: Mapping[str, Any]) -> None:
+    """Files that only a dropped record names. A record is data: what it names outside figures/ is not touched."""
+    kept = {path for known in record.values() for path in known["files"].values()}
+    for path in {path for known in dropped for path in known["files"].values()} - kept:
+        if Path(path).parent == Path("figures") and Path(path).name not in ("", ".", "..", "drawn.json"):
+            (folder / path).unlink(missing_ok=True)
 
 
 def _inputs(module: ModuleType, results: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a sweep leaves behind: results.json, numbers.csv, figures and report.md, each written atomically.
+"""What a sweep leaves behind: results.json, numbers.csv, figures, report.md and report.html, each written atomically.
 
 Only what differs is written: the same numbers again leave every file, date and figure as it was.
 """
@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError
-from mmctl.sweeps import figures, numbers, report
+from mmctl.sweeps import as_html, as_markdown, figures, numbers, report
+from mmctl.sweeps.document import Document
 from mmctl.sweeps.plan import Plan
 from mmctl.sweeps.results import collect
+
+FORMS = {".md": as_markdown.markdown, ".html": as_html.html}
+"""What a report can be written as, by the file's suffix."""
 
 
 @dataclass
@@ -49,11 +53,26 @@ def finish(
         write_json(folder / "results.json", results)
         done.written.append("results.json")
     _write(folder / "numbers.csv", numbers.numbers_csv(results), done)
-    drawn = figures.draw(folder, [n for matrix in plan.matrices for n in matrix.figures] if draw else [], results)
+    bring_up_to_date(folder, done, draw)
+    return done
+
+
+def bring_up_to_date(folder: Path, done: Finished, draw: bool = True) -> None:
+    """The figures and both forms of the report of results that stand in `folder`. draw=False: without figures."""
+    drawn = figures.Drawn()
+    if draw:
+        asked = [name for ablation in done.results["ablations"] for name in ablation["figures"]]
+        drawn = figures.draw(folder, [report.FIRST, *asked], done.results)
     done.problems += drawn.problems
     done.written += [f"figure {name}" for name in drawn.anew]
-    _write(folder / "report.md", report.markdown(results, drawn.paths), done)
-    return done
+    made = report.document(done.results, {name: folder / path for name, path in drawn.paths.items()})
+    for suffix in FORMS:
+        _write(folder / f"report{suffix}", rendered(made, folder, suffix), done)
+
+
+def rendered(document: Document, base: Path, suffix: str) -> str:
+    """The document in the form that a file's suffix asks for, to lie in the folder `base`."""
+    return FORMS[suffix](document, base)
 
 
 def _before(folder: Path) -> dict[str, Any] | None:

@@ -8,7 +8,20 @@ from typing import Any
 
 from mmctl.sweeps import words
 from mmctl.sweeps.costs import TOLERANCE
-from mmctl.sweeps.document import Block, Bullets, Code, Fields, Heading, Link, Paragraph, Span, Strong, Table, Text, Word
+from mmctl.sweeps.document import (
+    Block,
+    Bullets,
+    Code,
+    Fields,
+    Heading,
+    Link,
+    Paragraph,
+    Span,
+    Strong,
+    Table,
+    Text,
+    Word,
+)
 from mmctl.sweeps.verdicts import MEANINGS
 
 RULES = """\
@@ -113,7 +126,10 @@ def provenance(results: Mapping[str, Any]) -> Iterator[Block]:
     yield Heading("Provenance", id="provenance")
     yield Fields(
         [
-            ("Machine", f"{machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}"),
+            (
+                "Machine",
+                f"{machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}",
+            ),
             ("Versions", ", ".join(f"{name} {version}" for name, version in results["versions"].items())),
             ("Every number, seed by seed", [Code("numbers.csv"), " and ", Code("results.json"), " beside this report"]),
             ("Of each run", ["code, packages, device and command line in ", Code("provenance.json"), " of its folder"]),

@@ -45,7 +45,9 @@ def _figure(name: str, figures: Mapping[str, Path], results: Mapping[str, Any]) 
 def _file(ablation: Mapping[str, Any]) -> list[Span]:
     """The ablation's file with its hash, beside the registered one."""
     now, then = ablation["sha256"], ablation["sha256_registered"]
-    same: list[Span] = ["as registered"] if now == then else ["registered as ", Code(then)] if then else ["not registered"]
+    same: list[Span] = (
+        ["as registered"] if now == then else ["registered as ", Code(then)] if then else ["not registered"]
+    )
     return ["File: ", Code(ablation["file"]), ", SHA-256 ", Code(now), ", ", *same, "."]
 
 

@@ -1,0 +1,153 @@
+"""`mmctl report`: a sweep's report as HTML and Markdown, or the scoreboard over all claims of many sweeps."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mmctl.cli import complete
+from mmctl.cli.options import Root
+from mmctl.errors import MmctlError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from mmctl.sweeps.document import Document
+    from mmctl.sweeps.scoreboard import Source
+
+BOARD = "scoreboard"
+
+
+def report(
+    sweeps: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SWEEP]...",
+            help="Name or folder of a sweep, or a results.json (default: the newest sweep; with --all: every one).",
+            autocompletion=complete.sweeps,
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="One page over all claims of all these sweeps: the scoreboard.")
+    ] = False,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Where to write, ending in .html or .md; repeat for both (default: report.html and report.md beside the "
+            "results; with --all: scoreboard.html and scoreboard.md in the folder of runs).",
+            show_default=False,
+        ),
+    ] = None,
+    root: Root = None,
+) -> None:
+    """Write a sweep's report: one HTML file that holds everything, and Markdown. Trains and evaluates nothing.
+
+    In a sweep's own folder, figures that are missing or out of date are drawn first; of a results.json elsewhere, those
+    in figures/ beside it are shown.
+
+    Examples: mmctl report smoke-bec24274; mmctl report --all evidence/*/results.json --out scoreboard.md
+    """
+    from mmctl.runs import runs_root
+
+    where, given = runs_root(root), list(sweeps or [])
+    for path in out or []:
+        _check(path)
+    if every:
+        made, files = _board(where, given, out or [])
+    else:
+        if len(given) > 1:
+            raise UsageError(f'"{given[1]}": a report is of one sweep; --all puts several on one page')
+        made, files = _sweep(where, given[0] if given else None, out or [])
+    for path in files:
+        _write(made, path)
+        print(path)
+
+
+def _check(path: Path) -> None:
+    from mmctl.sweeps.finish import FORMS
+
+    if path.suffix not in FORMS:
+        raise UsageError(f"--out {path}: expected a name that ends in {' or '.join(sorted(FORMS))}")
+    if path.is_dir():
+        raise UsageError(f"--out {path}: is a folder; expected a file in it, such as {path / 'report.html'}")
+
+
+def _sweep(where: Path, wanted: str | None, out: Sequence[Path]) -> tuple[Document, list[Path]]:
+    """(The report, the files to write). Brings a sweep's own folder up to date."""
+    from mmctl.plots import sources
+    from mmctl.sweeps import figures, finish
+    from mmctl.sweeps import report as reports
+
+    folder = _results(where, wanted).parent
+    results = sources.read_results(folder)
+    if (folder / "manifest.json").is_file():
+        names = [reports.FIRST, *(name for ablation in results["ablations"] for name in ablation["figures"])]
+        drawn = figures.draw(folder, names, results)
+        for problem in drawn.problems:
+            print(f"mmctl: figure not drawn: {problem}", file=sys.stderr)
+        paths = drawn.paths
+    else:
+        paths = figures.present(folder, results)
+    made = reports.document(results, {name: folder / path for name, path in paths.items()})
+    return made, list(out) or [folder / f"report{suffix}" for suffix in finish.FORMS]
+
+
+def _board(where: Path, given: Sequence[str], out: Sequence[Path]) -> tuple[Document, list[Path]]:
+    """(The scoreboard, the files to write). A sweep that is named must be readable; of all there are, one that is not is
+    said."""
+    from mmctl.sweeps import finish, scoreboard
+
+    found: list[Source] = []
+    unread: list[str] = []
+    if given:
+        found = [scoreboard.read(path) for path in dict.fromkeys(_results(where, one) for one in given)]
+    else:
+        for path in sorted((where / "sweeps").glob("*/results.json")):
+            try:
+                found.append(scoreboard.read(path))
+            except MmctlError as error:
+                unread.append(str(error))
+                print(f"mmctl: {error}", file=sys.stderr)
+    words = ["mmctl", "report", "--all", *given, *(word for path in out for word in ("--out", str(path)))]
+    made = scoreboard.document(found, _typed(words), unread)
+    return made, list(out) or [where / f"{BOARD}{suffix}" for suffix in finish.FORMS]
+
+
+def _typed(words: Sequence[str]) -> str:
+    import shlex
+
+    return shlex.join(words)
+
+
+def _results(where: Path, wanted: str | None) -> Path:
+    """The results.json that is meant: by its own path, its folder, or a sweep's name."""
+    from mmctl.plots.sources import find_sweep
+
+    if wanted is not None and wanted.endswith(".json"):
+        path = Path(wanted)
+        if not path.is_file():
+            there = [str(p) for p in path.parent.glob("*.json")] or [
+                str(p) for p in path.parent.parent.glob("*/*.json")
+            ]
+            raise UsageError(f"{wanted}: no such file{nearest(wanted, there, 'there')}")
+        if path.name != "results.json":
+            raise UsageError(f"{wanted}: expected a sweep's results.json")
+        return path
+    return find_sweep(where, wanted) / "results.json"
+
+
+def _write(made: Document, path: Path) -> None:
+    from mmctl.runs.files import write_text
+    from mmctl.sweeps.finish import rendered
+
+    text: Any = rendered(made, path.absolute().parent, path.suffix)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MmctlError(f"cannot create {path.parent}: {error.strerror or error}") from None
+    write_text(path, text)
