@@ -24,6 +24,7 @@ TASKS: dict[str, str | type] = {
     "regbench": "mmctl.data.regbench:RegBench",
     "induction": "mmctl.data.induction:Induction",
     "intents": "mmctl.data.intents:Intents",
+    "stream": "mmctl.data.stream:Stream",
 }
 """Name -> "module:Class"; plugins add their classes themselves (mmctl/plugins.py). The class carries `dimension` (its
 suite) and `Config` (its keys)."""

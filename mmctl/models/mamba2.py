@@ -79,6 +79,12 @@ class StateChanges:
     window: int | None = None
     """r: the state holds only what the last r positions wrote."""
 
+    def validate(self) -> None:
+        """UsageError for impossible values."""
+        expect(0 < self.decay <= 1, f"decay={self.decay}: expected a factor in (0, 1]")
+        expect(self.insert > 0, f"insert={self.insert}: expected a factor above 0")
+        expect(self.window is None or self.window >= 1, f"window={self.window}: expected at least 1")
+
 
 @dataclass
 class Mamba2Cache:
@@ -236,10 +242,9 @@ class Mamba2(Model):
     @contextlib.contextmanager
     def state_changes(self, decay: float = 1.0, insert: float = 1.0, window: int | None = None) -> Iterator[None]:
         """Run with a changed recurrence (`StateChanges`), undone on leaving. UsageError for impossible values."""
-        expect(0 < decay <= 1, f"decay={decay}: expected a factor in (0, 1]")
-        expect(insert > 0, f"insert={insert}: expected a factor above 0")
-        expect(window is None or window >= 1, f"window={window}: expected at least 1")
-        before, self.changes = self.changes, StateChanges(decay, insert, window)
+        wanted = StateChanges(decay, insert, window)
+        wanted.validate()
+        before, self.changes = self.changes, wanted
         try:
             yield
         finally:

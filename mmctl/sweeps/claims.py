@@ -44,7 +44,8 @@ class Published:
 @dataclass(frozen=True)
 class Claim:
     """`treatment` minus `control` in `metric` is expected to be greater or less than 0, within the margin, or (without
-    a control) `treatment`'s own value within `range`."""
+    a control) `treatment`'s own value within `range`. A number made across arms, such as a slope, may be expected to be
+    greater or less than 0 by itself."""
 
     id: str
     statement: str
@@ -122,9 +123,10 @@ def read_claim(parent: Section, key: str, value: Any, arms: list[str]) -> Claim:
         for key, value in (("range", claim.range), ("each", claim.each)):
             if value is not None:
                 part.fail(key, f"belongs to expected: range, not {expected}")
-        if claim.control is None:
+        alone = claim.directional and claim.control is None and claim.metric.startswith("across:")  # compared with 0
+        if claim.control is None and not alone:
             part.fail("control", f"is missing: expected one of {', '.join(arms)}")
-        if claim.margin is None:
+        if claim.margin is None and not alone:
             part.fail("margin", f"is missing: the largest difference in {claim.metric} that counts as no effect")
         if claim.control == claim.treatment:
             part.fail("control", f'"{claim.control}" is the treatment too')
@@ -163,7 +165,7 @@ def _metric(section: Section, key: str, value: Any) -> str:
     from mmctl.data import TASKS
 
     metric = reading.text(section, key, value)
-    if metric in RESULT_METRICS or (metric.startswith("diagnostics:") and len(metric) > len("diagnostics:")):
+    if metric in RESULT_METRICS or any(metric.startswith(p) and len(metric) > len(p) for p in ("diagnostics:", "across:")):
         return metric
     task, slash, score = metric.partition("/")
     if slash and task in TASKS and not SCORE.fullmatch(metric):

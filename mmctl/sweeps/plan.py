@@ -129,7 +129,14 @@ def make_plan(
             except UsageError as error:
                 problems.append(str(error))
                 continue
-            cell = plan.cells.setdefault(cell.identity, cell)
+            known = plan.cells.setdefault(cell.identity, cell)
+            if _evaluation(known.config) != _evaluation(cell.config):
+                first = known.uses[0]
+                problems.append(
+                    f"{matrix.name}/{arm.name}: scored at other lengths than {first.ablation}/{first.arm}, which trains "
+                    "the same run: run the two ablations one after the other"
+                )
+            cell = known
             cell.uses.append(Use(matrix.name, arm.name, arm.evaluate))
             cell.seeds = sorted({*cell.seeds, *plan.seeds[matrix.name]})
             plan.arms[matrix.name, arm.name] = cell.identity
@@ -180,4 +187,7 @@ def _changes(changes: Changes) -> list[Any]:
 def _evaluation(config: Config) -> dict[str, Any]:
     from dataclasses import asdict
 
-    return asdict(config.evaluation)
+    found = asdict(config.evaluation)
+    if not found["validation"]:  # came after the first sweeps, which keep their names
+        del found["validation"]
+    return found

@@ -212,9 +212,9 @@ def section(parent: Section, key: str, value: Any) -> Section:
     return Section(parent.file, ".".join(p for p in (parent.where, key) if p), value)
 
 
-def settings(parent: Section, key: str, value: Any) -> dict[str, Any]:
+def settings(parent: Section, key: str, value: Any, also: tuple[str, ...] = ()) -> dict[str, Any]:
     """`{dotted.key: value}` for the configuration loader, nested mappings flattened. Values are checked by that
-    loader."""
+    loader. also: keys allowed here that are not of model, data or training."""
     flat: dict[str, Any] = {}
 
     def walk(part: Section, prefix: str) -> None:
@@ -229,7 +229,7 @@ def settings(parent: Section, key: str, value: Any) -> dict[str, Any]:
 
     walk(section(parent, key, value), "")
     for dotted in flat:
-        if dotted.partition(".")[0] in ("seed", "name", "operation", "evaluation"):
+        if dotted not in also and dotted.partition(".")[0] in ("seed", "name", "operation", "evaluation"):
             parent.fail(key, f'"{dotted}" is not the ablation\'s to set: arms differ in model, data or training')
     return flat
 
