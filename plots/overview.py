@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "The sweep on one page"
-PAGE, HEAD, LINE = 10.4, 1.15, 0.145
+PAGE, HEAD, LINE = 10.4, 1.5, 0.145
 """Inches: the most a page is high, what its notes and legend take, and a claim's line."""
 LOOKS = {
     "held": (style.COLOURS[0], "o", True),
@@ -91,7 +91,7 @@ def _marks(claim: Mapping[str, Any]) -> list[Mark]:
         pair = difference["interval"] and tuple((end - middle) / half for end in difference["interval"])
         label = f"{claim['id']} {part['part']}".rstrip()
         value = (difference["mean"] - middle) / half
-        made.append(Mark(label, value, pair, difference["n"], part["verdict"], claim["control"] is None))
+        made.append(Mark(label, value, pair, difference["n"], part["verdict"], bool(claim.get("range"))))
     return made
 
 

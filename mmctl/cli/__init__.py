@@ -47,12 +47,13 @@ def _root(
 def _register() -> None:
     if app.registered_commands:
         return  # main() is called again in one process by tests only
-    from mmctl.cli import ablate, bench, data, doctor, evaluate, flops, generate, plot, runs, train
-    from mmctl.cli.options import with_plugins
+    from mmctl.cli import ablate, bench, data, doctor, evaluate, flops, generate, plot, report, runs, train
+    from mmctl.cli.options import with_json_paths, with_plugins
 
     app.command("train")(with_plugins(train.train))
     app.command("ablate")(with_plugins(ablate.ablate))
     app.command("eval")(with_plugins(evaluate.evaluate))
+    app.command("report")(with_json_paths(with_plugins(report.report)))
     app.command("generate")(with_plugins(generate.generate))
     app.add_typer(plot.app, name="plot")
     app.add_typer(runs.app, name="runs")

@@ -74,6 +74,11 @@ def sweeps_and_runs(ctx: Any, incomplete: str) -> Found:
 
 
 @_quiet
+def sweeps(ctx: Any, incomplete: str) -> Found:
+    yield from sorted(p.parent.name for p in (_root(ctx) / "sweeps").glob("*/results.json"))
+
+
+@_quiet
 def preset_then_keys(ctx: Any, incomplete: str) -> Found:
     """For `[PRESET] [KEY=VALUE]...`."""
     if not _words(ctx):

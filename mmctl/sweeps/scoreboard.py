@@ -6,6 +6,7 @@ would run them.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,20 @@ from typing import Any
 
 from mmctl.errors import MmctlError
 from mmctl.sweeps import preamble, words
-from mmctl.sweeps.document import Block, Code, Commands, Document, Heading, Link, Paragraph, Span, Table, Text, Word
+from mmctl.sweeps.document import (
+    Block,
+    Code,
+    Commands,
+    Document,
+    Heading,
+    Link,
+    Paragraph,
+    Span,
+    Table,
+    Text,
+    Word,
+    joined,
+)
 from mmctl.sweeps.matrix import Matrix, load, shipped
 from mmctl.sweeps.verdicts import MEANINGS, NOT_RUN
 
@@ -72,7 +86,7 @@ def document(sources: Sequence[Source], command: str, unread: Sequence[str] = ()
     names = [*known, *(name for name in own if name not in known)]
     tables = {name: _ablation(name, known.get(name), newest) for name in names}
     latest = [verdicts[0] for table in tables.values() for verdicts in table.verdicts]
-    blocks: list[Block] = [*_counts(latest, len(names), newest, command), *_sweeps(newest, unread)]
+    blocks: list[Block] = [*_counts(latest, len(names), newest, command), *_ablations(tables), *_sweeps(newest, unread)]
     for table in tables.values():
         blocks += table.blocks
     return Document(TITLE, blocks)
@@ -92,11 +106,26 @@ def _counts(latest: Sequence[str], ablations: int, sources: Sequence[Source], co
         f"{len(latest)} claims of {ablations} ablations, from {runs}. Where several sweeps tested a claim, each has a row, the "
         "newest first, and the newest counts here. Corrections for several tests are each sweep's own."
     )
-    counts = Counter(latest)
-    rows: list[list[Text]] = [[Word(w), str(n), f"{MEANINGS.get(w, '')}."] for w, n in counts.most_common()]
+    rows: list[list[Text]] = [[Word(w), str(n), f"{MEANINGS.get(w, '')}."] for w, n in _ordered(latest)]
     yield Table("Verdicts", ["verdict", "claims", "meaning"], rows)
     yield Paragraph("Made by:")
     yield Commands([command])
+
+
+def _ordered(verdicts: Sequence[str]) -> list[tuple[str, int]]:
+    """Verdicts with their counts: as claimed, not as claimed, open, nothing to judge; the most frequent first."""
+    kinds = list(words.SIGNS)
+    return sorted(Counter(verdicts).items(), key=lambda item: (kinds.index(words.tone(item[0])), -item[1]))
+
+
+def _ablations(shown: Mapping[str, _Shown]) -> Iterator[Block]:
+    yield Heading("Ablations", id="ablations")
+    rows: list[list[Text]] = []
+    for name, part in shown.items():
+        newest = _ordered([verdicts[0] for verdicts in part.verdicts])
+        counted = joined([[f"{n} ", Word(word)] for word, n in newest], ", ")
+        rows.append([Link(name, f"ablation.{name}"), str(len(part.verdicts)), counted or "no claims"])
+    yield Table("Ablations", ["ablation", "claims", "newest verdicts"], rows)
 
 
 def _sweeps(sources: Sequence[Source], unread: Sequence[str]) -> Iterator[Block]:
@@ -131,13 +160,10 @@ def _settings(source: Source, ablation: Mapping[str, Any] | None = None) -> str:
     """Profile, its preset where that has another name, and what the command set otherwise."""
     results = source.results
     preset = (ablation or {}).get("preset") or results["preset"]
-    changed = [word for word in str(results["command"]).split() if "=" in word and not word.startswith("-")]
-    match = ["--match " + after for before, after in _pairs(str(results["command"]).split()) if before == "--match"]
+    typed = str(results["command"]).split()
+    changed = [word for word in typed if "=" in word and not word.startswith("-")]
+    match = [f"--match {after}" for before, after in itertools.pairwise(typed) if before == "--match"]
     return ", ".join([results["profile"], *([f"preset {preset}"] * (preset != results["profile"])), *match, *changed])
-
-
-def _pairs(items: Sequence[str]) -> Iterator[tuple[str, str]]:
-    yield from zip(items, items[1:], strict=False)
 
 
 def _ablation(name: str, matrix: Matrix | None, sources: Sequence[Source]) -> _Shown:
