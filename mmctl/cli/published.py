@@ -17,6 +17,8 @@ SAMPLES = 500
 """Samples a task in the published evaluations."""
 BATCH = 8
 """Prompts decoded at once; changes no score."""
+MOST_SAID = 4
+"""Lines on what could not be measured."""
 RULER_SOURCES = ("essay", "qa_1", "qa_2")
 
 Told = Callable[[str, int, int], None]
@@ -184,5 +186,8 @@ def show(evaluations: Iterable[dict[str, Any]], details: bool) -> None:
             drawn.add_row(plain(row), *(cell(cells.get(column)) for column in columns))
         if rows:
             console().print(drawn)
-        for what, reason in evaluation["skipped"].items():
+        left_out = list(evaluation["skipped"].items())
+        for what, reason in left_out[:MOST_SAID]:
             print(printable(f"{evaluation['suite']}: {what} not measured: {reason}"), file=sys.stderr)
+        if (more := len(left_out) - MOST_SAID) > 0:
+            print(f"{evaluation['suite']}: {more} more not measured; --json prints every reason", file=sys.stderr)

@@ -111,7 +111,7 @@ def _value(value: Mapping[str, Any] | None) -> str:
 def _difference(value: Mapping[str, Any] | None) -> str:
     if value is None:
         return "-"
-    over = f"{value['n']} seeds" if value["over"] == "seeds" else "examples"
+    over = f"{value['n']} seed{'s' * (value['n'] != 1)}" if value["over"] == "seeds" else "examples"
     return f"{value['mean']:+.4f}{_interval(value['interval'])} over {over}"
 
 

@@ -6,6 +6,7 @@ changes. A run that is here unfinished is set aside (to `replaced/`) and the fin
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ class Imported:
 
 def merge(path: Path, root: Path, *, with_checkpoints: bool = True) -> Imported:
     """Import the archive at `path` into `root`. MmctlError in one line, with nothing changed, if it is not sound."""
+    created = not root.exists()
     try:
         root.mkdir(parents=True, exist_ok=True)
         files.remove_leftovers(root)
@@ -71,6 +73,9 @@ def merge(path: Path, root: Path, *, with_checkpoints: bool = True) -> Imported:
         raise files.WriteError(f"cannot write in {root}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        if created:
+            with contextlib.suppress(OSError):
+                root.rmdir()  # only if nothing came into it
 
 
 def _sound(staging: Path, label: str, path: Path, done: Imported) -> RunFolder:

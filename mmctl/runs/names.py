@@ -19,8 +19,12 @@ _SEED = re.compile(r"seed(-?\d+)")
 
 
 def runs_root(option: str | Path | None = None) -> Path:
-    """Absolute folder of all runs: the `--runs` option, else MMCTL_RUNS, else ./runs. It need not exist."""
-    return _absolute(str(option or os.environ.get("MMCTL_RUNS") or "runs"))
+    """Absolute folder of all runs: the `--runs` option, else MMCTL_RUNS, else ./runs. It need not exist.
+    UsageError for a file."""
+    root = _absolute(str(option or os.environ.get("MMCTL_RUNS") or "runs"))
+    if root.is_file():
+        raise UsageError(f"{root}: a file; expected the folder of runs")
+    return root
 
 
 def _absolute(text: str) -> Path:

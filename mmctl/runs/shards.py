@@ -140,7 +140,7 @@ def resume(
 
     def near(group: str, name: str) -> Any:
         """The divided parameter that `name` is stored for: itself, or the one an optimizer state belongs to."""
-        return model[name] if group == "model" else order[int(name.split(".")[1])]
+        return model[name] if group in ("model", "best") else order[int(name.split(".")[1])]
 
     chosen = None
     with ranks.together():

@@ -337,6 +337,14 @@ def test_bombs_are_refused_before_and_while_they_expand(
     refused(bomb, tmp_path / "c", "holds more than it declares")
 
 
+def test_a_refused_archive_leaves_no_folder_behind(here: Path, tmp_path: Path) -> None:
+    bad, root = tmp_path / "bad.tar.gz", tmp_path / "new" / "runs"
+    bad.write_bytes(b"no archive")
+    with pytest.raises(MmctlError):
+        importing.merge(bad, root)
+    assert not root.exists()
+
+
 def test_every_truncation_is_refused_and_no_byte_can_be_changed(here: Path, tmp_path: Path) -> None:
     whole = exported(here).read_bytes()
     rng = random.Random(0)

@@ -72,6 +72,13 @@ def test_list_filters_and_is_json_for_programs(root: Path) -> None:
         call("list", "--runs", str(root), "--state", "finshed")
 
 
+def test_a_file_given_for_the_folder_of_runs_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("x")
+    with pytest.raises(UsageError, match=r"notes\.txt: a file; expected the folder of runs"):
+        call("list", "--runs", str(file))
+
+
 def test_list_sorts_and_filters_by_settings(root: Path) -> None:
     def names(*words: str) -> list[str]:
         return [r["name"] for r in json.loads(call("list", *words, "--runs", str(root), "--json"))]
