@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         find_evaluation,
         lacks_evaluation,
         same_settings,
+        scored_at_end,
         stem_in,
         wanted_suites,
     )
@@ -29,6 +30,7 @@ __all__ = [
     "find_evaluation",
     "lacks_evaluation",
     "same_settings",
+    "scored_at_end",
     "stem_in",
     "wanted_suites",
 ]

@@ -30,6 +30,9 @@ class EvaluationConfig:
     """Bootstrap resamples behind each 95% interval."""
     batch_tokens: int = 16384
     """Most tokens in one forward pass (at least one sequence). Bounds memory; cannot change a score."""
+    validation: bool = False
+    """Also measure the mixture's loss on validation sequences, which neither training nor any reported number uses: what
+    `mmctl ablate --tune` chooses by."""
 
     def validate(self) -> None:
         """Raise UsageError, one line naming the key."""

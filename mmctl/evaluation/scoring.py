@@ -23,7 +23,7 @@ from mmctl.errors import UsageError
 from mmctl.evaluation.bootstrap import interval, resample_counts
 from mmctl.evaluation.changes import AS_TRAINED, Changes
 from mmctl.evaluation.config import EvaluationConfig
-from mmctl.evaluation.suites import settings_dict, suite_tasks
+from mmctl.evaluation.suites import VALIDATION, settings_dict, suite_tasks
 
 CHUNK = 32
 """Examples drawn from one generator: asking for more examples never changes the first ones."""
@@ -53,6 +53,10 @@ def evaluate(
     The result is JSON-ready. Raises UsageError for an unknown suite or a change the model does
     not know.
     """
+    if suite == VALIDATION:
+        from mmctl.evaluation.validation import validate
+
+        return validate(model, config, device)
     settings = settings or config.evaluation
     started, was_training = time.perf_counter(), getattr(model, "training", False)
     trained = config.data.tasks_in_mixture()

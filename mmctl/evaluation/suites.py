@@ -16,6 +16,9 @@ LONGEST_MARK = 32
 
 DIMENSIONS = ("persistent", "new-knowledge", "in-context")
 
+VALIDATION = "validation"
+"""Not a suite: the losses that choices are made by (validation.py), in a file beside the suites'."""
+
 
 class _Suites(Mapping[str, list[str]]):
     """Read from the registry each time, since a plugin may have brought a task."""
@@ -47,6 +50,11 @@ def wanted_suites(config: Any) -> list[str]:
     """Suites of config.evaluation.suites that have at least one task the run is trained on."""
     trained = set(config.data.tasks_in_mixture())
     return [suite for suite in config.evaluation.suites if trained & set(suite_tasks(suite))]
+
+
+def scored_at_end(config: Any) -> list[str]:
+    """What is measured at the end of a run: its suites, and with evaluation.validation the validation losses."""
+    return [*wanted_suites(config), *([VALIDATION] if config.evaluation.validation else [])]
 
 
 def file_stem(suite: str, changes: Changes = AS_TRAINED) -> str:
