@@ -30,7 +30,11 @@ NOT_IDENTITY = (
 )  # fmt: skip
 """Keys (or prefixes) that cannot change what is trained; a run's folder is found without them."""
 
-AS_BEFORE = {"training.compile": False, "model.value_look_ahead": True}
+AS_BEFORE = {
+    "training.compile": False, "model.value_look_ahead": True, "model.dropout": 0.0, "training.select": None,
+    "training.select_every": 25, "training.select_examples": 64, "training.select_target": None,
+    "training.select_stop": False,
+}  # fmt: skip
 """Keys that came after the first runs, with the value that means what those did: left out of the identity at that
 value, so that those runs keep theirs."""
 
@@ -90,6 +94,7 @@ class Config:
         for section in (self.model, self.data, self.training, self.evaluation, self.operation):
             if hasattr(section, "validate"):
                 section.validate()
+        self.training.validate_selection(self.data)
         if hasattr(self.model, "validate_length"):
             self.model.validate_length(self.data.length)
         if self.training.accumulation > self.data.batch:

@@ -38,14 +38,16 @@ def ablate(
         ),
     ] = None,
     profile: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--profile",
             "-p",
-            help="Scale: smoke, standard, full, paper-small or paper-large.",
+            help="Scale: smoke, standard, full, paper-small or paper-large. Default: the recipe of the ablation's name "
+            "(regbench, recall), else smoke.",
             autocompletion=complete.profiles,
+            show_default=False,
         ),
-    ] = "smoke",
+    ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="How many seeds (5), or which (0,1,4). Default: the ablation's or the profile's.")
     ] = None,
@@ -138,7 +140,7 @@ def ablate(
     if status and len(words) == 1 and session.is_sweep(words[0], root):
         session.show_status_of(words[0], root, as_json)
         return
-    scale = profiles.profile(profile)
+    scale = profiles.profile(profiles.default(names) if profile is None else profile)
     chosen = selection.select(matrix.find(names), only or [], skip or [], scale)
     if match is not None:
         chosen = matching.matched(chosen, match)

@@ -42,6 +42,7 @@ class Facts(Task):
 
     name = "facts"
     dimension = "persistent"
+    draws_afresh = False
     Config = FactsConfig
     config: FactsConfig
 

@@ -54,6 +54,7 @@ class Intents(Task):
 
     name = "intents"
     dimension = "in-context"
+    draws_afresh = False
     Config = IntentsConfig
     config: IntentsConfig
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mmctl.data.task import IGNORE, Batch, Split, Task, TaskConfig, at_least
+from mmctl.data.task import IGNORE, Batch, Ratio, Split, Task, TaskConfig, at_least, hits
 from mmctl.data.vocabulary import FIRST_SYMBOL, distinct, weighted_distinct
 from mmctl.errors import UsageError
 
@@ -97,6 +97,12 @@ class Recall(Task):
         gap = np.full((count, length), -1, dtype=np.int64)
         np.put_along_axis(gap, asked, gaps, axis=1)
         return Batch(tokens + self.config.offset, targets, extras={"gap": gap})
+
+    def scores(self, batch: Batch, losses: np.ndarray, correct: np.ndarray) -> dict[str, Ratio]:
+        """`accuracy` over all queries; `accuracy-far` over those in the second half of the sequence, which are few: most
+        queries come soon after the pairs, at every length."""
+        far = batch.labelled & (np.arange(batch.tokens.shape[1]) >= batch.tokens.shape[1] // 2)
+        return {**super().scores(batch, losses, correct), "accuracy-far": hits(far, correct)}
 
     def word(self, token: int) -> str:
         """`_` is the empty token, `k` a key, `v` a value."""

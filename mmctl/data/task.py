@@ -74,6 +74,10 @@ class Task:
     reads_distributions: ClassVar[bool] = False
     """Whether its scores need more of the model's predictions than losses and hits: then `read` sees the logits."""
 
+    draws_afresh: ClassVar[bool] = True
+    """Whether held-out sequences from two random streams share nothing but the task: False for a fixed table or a
+    corpus."""
+
     def __init__(self, config: Any, data: DataConfig) -> None:
         """Raises UsageError when the task does not fit data.vocabulary."""
         self.config = config
@@ -102,6 +106,14 @@ class Task:
         The set of names depends on the task and the length alone; a name without labels has counts of 0.
         """
         return {"accuracy": hits(batch.labelled, correct), "loss": mean_loss(batch.labelled, losses)}
+
+    def score_names(self, length: int) -> tuple[str, ...]:
+        """Names of its scores at a length: one held-out sequence tells them."""
+        batch = self.sample(np.random.default_rng(0), 1, length, "held-out")
+        if self.reads_distributions:
+            flat = np.zeros((int(batch.labelled.sum()), self.data.vocabulary), dtype=np.float32)
+            batch.extras |= self.read(batch, flat)
+        return tuple(self.scores(batch, np.zeros((1, length)), np.zeros((1, length), dtype=bool)))
 
     def read(self, batch: Batch, logits: np.ndarray) -> dict[str, np.ndarray]:
         """What scoring needs of float32 logits (N, V), a row a labelled position: (B, T) arrays, given to `scores`

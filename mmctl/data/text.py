@@ -39,6 +39,7 @@ class Text(Task):
 
     name = "text"
     dimension = "persistent"
+    draws_afresh = False
     Config = TextConfig
     config: TextConfig
 

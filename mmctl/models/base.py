@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from mmctl.errors import MmctlError, UsageError
 from mmctl.models.cache import Cache
 from mmctl.models.config import ModelConfig
+from mmctl.models.dropout import Noise
 from mmctl.models.flops import Ask, Cost
 
 PREFILL_CHUNK = 1024
@@ -81,6 +82,8 @@ class Model(nn.Module):
         self.classifier = nn.Linear(config.width, vocabulary, bias=False)
         self.long_term_removed = False
         self.delay_override: int | None = None
+        self.noise: Noise | None = None
+        """What this training pass draws its dropout from; None (outside of training) drops nothing."""
 
     def forward(
         self,
@@ -112,7 +115,8 @@ class Model(nn.Module):
         """What all blocks share in one pass: documents, this pass's m, masks, rotations."""
         if delay is None:
             delay = self.delay_override or getattr(self.config, "inference_delay", None)
-        return {"documents": documents, "delay": delay, "remove_long_term": self.long_term_removed}
+        common = {"documents": documents, "delay": delay, "remove_long_term": self.long_term_removed}
+        return {**common, "noise": self.noise}
 
     def init_cache(self, batch: int, capacity: int = 0) -> Cache:
         """An empty cache for `batch` sequences, with room for `capacity` tokens at once (more are taken all the same).

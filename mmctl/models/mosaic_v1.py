@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from mmctl.kernels import key_scan, memory_attention, value_extract
 from mmctl.models.base import Model, one_hot_values
 from mmctl.models.cache import Cache, Pairs, State, read_step, scan_step, value_step
-from mmctl.models.config import ModelConfig
+from mmctl.models.config import ModelConfig, expect
+from mmctl.models.dropout import dropout
 from mmctl.models.flops import Ask, Cost, dense, ends, memory_read, scalars, scan, slots
 
 EXP_SCALING = 10.0
@@ -36,11 +37,15 @@ class MosaicV1Config(ModelConfig):
     size)."""
     persistent_count: int = 1
     """Banks of persistent slots, read one by one and averaged."""
+    dropout: float = 0.0
+    """Share of each memory's output that training sets to 0, after W_o (0.05 in the authors' RegBench, "hd_dropout").
+    Their code also drops as many weights of every read ("ic_dropout"), which a fused read does not: left out."""
 
     def validate(self) -> None:
         super().validate()
         self._at_least_one("persistent_slots")
         self._at_least_one("persistent_count")
+        expect(0 <= self.dropout < 1, f"model.dropout={self.dropout}: expected a number in [0, 1)")
 
 
 class BiasFreeLayerNorm(nn.Module):
@@ -179,16 +184,19 @@ class SlotMemory(nn.Module):
 class MosaicV1Block(nn.Module):
     """x += contextual(norm(x)); x += persistent(norm(x)), with bias-free LayerNorms."""
 
-    def __init__(self, config: MosaicV1Config) -> None:
+    def __init__(self, config: MosaicV1Config, layer: int) -> None:
         super().__init__()
+        self.rate, self.layer = config.dropout, layer
         self.memory_norm = BiasFreeLayerNorm(config.width)
         self.memories = ContextualMemory(config.width, config.heads)
         self.persistent_norm = BiasFreeLayerNorm(config.width)
         self.persistent = SlotMemory(config.width, config.heads, config.persistent_slots, config.persistent_count)
 
     def forward(self, x: Tensor, context: dict[str, Any]) -> Tensor:
-        x = x + self.memories(self.memory_norm(x), context)
-        return x + self.persistent(self.persistent_norm(x), context["documents"])
+        noise = context["noise"]
+        x = x + dropout(self.memories(self.memory_norm(x), context), self.rate, noise, 2 * self.layer)
+        persistent = self.persistent(self.persistent_norm(x), context["documents"])
+        return x + dropout(persistent, self.rate, noise, 2 * self.layer + 1)
 
     def init_cache(self, cache: Cache) -> BlockCache:
         return BlockCache(Pairs(capacity=cache.capacity))
@@ -227,7 +235,7 @@ class MosaicV1(Model):
         super().__init__(config, vocabulary, length)
         self.norm = BiasFreeLayerNorm(config.width)
         self.embedding.weight = self.classifier.weight
-        self.blocks.extend(MosaicV1Block(config) for _ in range(config.layers))
+        self.blocks.extend(MosaicV1Block(config, layer) for layer in range(config.layers))
         if self.classifier.weight.is_meta:
             return
         residual = 0.02 / math.sqrt(2 * config.layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ PROFILES: dict[str, Profile] = {
         Profile("full", "micro", (0, 1, 2, 3, 4), "about 10 M parameters: days on two cores, hours on a GPU"),
         Profile("paper-small", "paper-small", (0,), "the paper's small model: a cluster"),
         Profile("paper-large", "paper-large", (0,), "the paper's large model: a large cluster"),
+        Profile("regbench", "regbench", (0, 1, 2), "the published RegBench recipe, for the ablation of that name"),
+        Profile("recall", "recall", (0, 1, 2), "small associative recall, for the ablation of that name"),
     )
 }
 
@@ -37,6 +39,18 @@ def profile(name: str) -> Profile:
     if name not in PROFILES:
         raise UsageError(f'--profile "{name}": no such profile{nearest(name, PROFILES, "profiles")}')
     return PROFILES[name]
+
+
+def default(ablations: Sequence[str]) -> str:
+    """The profile of the ablations named (none: the main ones) when none is asked for: a recipe's own, where a profile
+    has the ablation's name, else smoke. UsageError when they have different ones."""
+    found = list(dict.fromkeys(name if name in PROFILES else "smoke" for name in ablations)) or ["smoke"]
+    if len(found) > 1:
+        raise UsageError(
+            f"{', '.join(ablations)}: start from different profiles ({', '.join(found)}); give one with --profile, or run "
+            "them one after the other"
+        )
+    return found[0]
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...] | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+from mmctl.errors import UsageError, nearest
 from mmctl.models.config import expect, one_of
 
 MOST_THREADS = 1024
@@ -48,9 +50,21 @@ class TrainingConfig:
     is another one."""
     evaluate_every: int = 0
     """Steps between held-out losses during training; 0: only at the end."""
+    select: str | None = None
+    """TASK/SCORE (regbench/accuracy): the weights that are best by it on validation sequences of training length, which
+    neither training nor any reported number uses, are the run's; null: the last step's. Of losses and distances the
+    lowest is best. Needs a task of the mixture that draws its sequences afresh."""
+    select_every: int = 25
+    """Steps between validations; the last step is always validated."""
+    select_examples: int = 64
+    """Validation sequences, drawn from the run's seed."""
+    select_target: float | None = None
+    """Validation score whose first step is recorded (`diagnostics:steps-to-target`); null: none."""
+    select_stop: bool = False
+    """End the training at that step. The rate's schedule stays that of training.steps."""
 
     def validate(self) -> None:
-        for key in ("steps", "accumulation", "threads"):
+        for key in ("steps", "accumulation", "threads", "select_every", "select_examples"):
             expect(
                 getattr(self, key) >= 1, f"training.{key}={getattr(self, key)}: expected a whole number of at least 1"
             )
@@ -76,6 +90,42 @@ class TrainingConfig:
             f"training.learning_rate={self.learning_rate}: expected a finite number above 0",
         )
         one_of("training.precision", self.precision, ("auto", "float32", "bf16"))
+        target = self.select_target
+        expect(
+            target is None or self.select is not None,
+            f"training.select_target={target}: is for training.select, which is null",
+        )
+        expect(
+            target is None or math.isfinite(target),
+            f"training.select_target={target}: expected a finite number, or null",
+        )
+        expect(
+            not self.select_stop or target is not None,
+            "training.select_stop=True: expected a training.select_target to stop at",
+        )
+
+    def validate_selection(self, data: Any) -> None:
+        """UsageError unless training.select names a score of a task that `data` trains on and draws afresh."""
+        if self.select is None:
+            return
+        from mmctl.data import build_task
+
+        name, score = selected(self.select)
+        trained = data.tasks_in_mixture()
+        if name not in trained:
+            raise UsageError(
+                f'training.select="{self.select}": expected TASK/SCORE of a task in data.mixture'
+                f"{nearest(name, trained, 'tasks')}"
+            )
+        task = build_task(name, data)
+        if not task.draws_afresh:
+            raise UsageError(
+                f'training.select="{self.select}": validation would use what {name} is reported on, expected a task that '
+                "draws its sequences afresh"
+            )
+        names = task.score_names(data.length)
+        if score not in names:
+            raise UsageError(f'training.select="{self.select}": no such score{nearest(score, names, f"of {name}")}')
 
     def resolve(self, device: str, width: int) -> None:
         """Replace precision=auto by what this machine takes, before anything is recorded or hashed."""
@@ -91,3 +141,9 @@ class TrainingConfig:
             # sweep.
             units = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
             self.precision = "bf16" if units and width >= 128 else "float32"
+
+
+def selected(select: str) -> tuple[str, str]:
+    """Task and score of training.select."""
+    task, _, score = select.partition("/")
+    return task, score

@@ -24,6 +24,7 @@ from mmctl.models.base import Model
 from mmctl.training.losses import Means, held_out_losses, step_losses, step_means
 from mmctl.training.progress import Listener, Progress, silent
 from mmctl.training.ranks import ALONE, Diverged, Interrupted, Ranks
+from mmctl.training.selection import Selection
 from mmctl.training.signals import signals
 
 DELAY_STREAM = 1_000_003
@@ -62,6 +63,7 @@ def train(
 ) -> dict[str, Any]:
     """Train to config.training.steps. Returns training losses (means over the last tenth), tokens and seconds.
 
+    With training.select the model ends with its best weights; held-out losses are theirs, training losses are not.
     `resume` is a payload as `hooks.checkpoint` received it. Every process of `ranks` calls this with its part of the
     model (`ranks.place`). Raises Interrupted (after saving) or Diverged, on all processes at the same step.
     """
@@ -79,13 +81,14 @@ def train(
         state = resume["state"]
         start, tokens, seconds_before = state["step"], state["tokens"], state["seconds"]
         window, tail = Means(state["window"]), Means(state["tail"])
+    selection = Selection(config, resume)
     parameters = list(model.parameters())
-    began = time.perf_counter()
+    began, ended = time.perf_counter(), start
 
     def payload(step: int) -> dict[str, Any]:
         tensors, optimizer_state = flatten(optimizer.state_dict())
         return {
-            "tensors": {"model": model.state_dict(), "optimizer": tensors},
+            "tensors": {"model": model.state_dict(), "optimizer": tensors, **selection.tensors()},
             "state": {
                 "step": step,
                 "tokens": tokens,
@@ -93,22 +96,26 @@ def train(
                 "optimizer": optimizer_state,
                 "window": window.sums,
                 "tail": tail.sums,
+                **({"selection": dict(selection.state)} if selection.active else {}),
             },
         }
 
     model.train()
     with signals() as received:
-        for step in range(start + 1, t.steps + 1):
+        for step in range(start + 1, (start if selection.done else t.steps) + 1):
             batch = mixture.batch(step)
             delay = model.sample_delay(np.random.default_rng([config.seed, DELAY_STREAM, step]))
             rate = learning_rate(step, t)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.zero_grad(set_to_none=True)
-            parts = []
-            for part, losses, tasks in step_losses(model, batch, delay, device, t.precision, t.accumulation, ranks):
+            parts, noise = [], (config.seed, step)
+            for part, losses, tasks in step_losses(
+                model, batch, delay, device, t.precision, t.accumulation, ranks, noise
+            ):
                 part.backward()  # type: ignore[no-untyped-call]
                 parts.append((part.item(), losses, tasks))
+            model.noise = None
             means = step_means(batch.names, parts, ranks)
             loss = means.pop("loss")
             total = ranks.whole(get_total_norm([p.grad for p in parameters if p.grad is not None]))
@@ -125,9 +132,10 @@ def train(
                 tail.add(values)
 
             seconds = seconds_before + time.perf_counter() - began
-            last = step == t.steps
-            if step % config.operation.log_every == 0 or last:
-                row = {**window.means(), "learning_rate": rate, "tokens": tokens, "seconds": seconds}
+            validation = selection.validate(step, model, device, ranks) if selection.due(step) else {}
+            last = step == t.steps or selection.done
+            if step % config.operation.log_every == 0 or last or validation:
+                row = {**window.means(), "learning_rate": rate, "tokens": tokens, "seconds": seconds, **validation}
                 row |= {"flops": 3 * flops_per_token * tokens, **ranks.diagnostics(model)}
                 if t.evaluate_every and (step % t.evaluate_every == 0 or last):
                     row |= held_out_losses(model, mixture, device, t.precision, ranks)
@@ -143,17 +151,20 @@ def train(
                     hooks.run, "training", step, t.steps, loss, speed * batch.tokens.size, (t.steps - step) / speed
                 )
             )
+            ended = step
             if stopped_by and not last:
                 raise Interrupted(stopped_by)
+            if last:
+                break
         interrupted = ranks.signal(received)
+    selection.restore(model)
     model.eval()
-    means = tail.means()
-    result = {"train_loss": means.pop("loss"), "train_gradient_norm": means.pop("gradient_norm")}
-    result |= {f"train_{k}": v for k, v in means.items()}
+    # Nothing of a training that ended before its last tenth: such a mean would be compared with others' ends.
     return {
-        **result,
+        **{f"train_{name}": value for name, value in tail.means().items()},
         **held_out_losses(model, mixture, device, t.precision, ranks),
-        "steps": t.steps,
+        **selection.result(),
+        "steps": ended,
         "tokens": tokens,
         "seconds": seconds_before + time.perf_counter() - began,
         "interrupted": interrupted,

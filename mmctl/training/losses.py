@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from mmctl.data.mixture import Mixture, MixtureBatch
 from mmctl.models.base import Model
+from mmctl.models.dropout import Noise
 from mmctl.training.ranks import ALONE, Ranks
 
 HELD_OUT_BATCHES = 4
@@ -64,11 +65,13 @@ def step_losses(
     precision: str,
     parts: int = 1,
     ranks: Ranks = ALONE,
+    noise: tuple[int, int] | None = None,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """For each part of this process's share of the batch: its part of the loss (0-d), the (N,) losses and task indices.
 
     `parts` are those of the whole batch. The loss is sum(weights * nll) with the batch's own weights, so that the parts
-    of all processes add up to the mean over tasks of each task's mean over all its labelled tokens.
+    of all processes add up to the mean over tasks of each task's mean over all its labelled tokens. `noise`: the run's
+    seed and the step, for a model with dropout.
     """
     for rows in ranks.rows(len(batch.tokens), parts):
         tokens, targets, weights = (
@@ -79,6 +82,8 @@ def step_losses(
         if batch.documents is not None:
             documents = torch.from_numpy(np.ascontiguousarray(batch.documents[rows])).to(device)
         labelled = targets >= 0
+        dropping = noise is not None and getattr(model.config, "dropout", 0) > 0
+        model.noise = Noise(*noise, rows) if dropping else None  # type: ignore[misc]
         with autocast(device, precision):
             logits = model(tokens, documents=documents, delay=delay, labelled=labelled)
         losses = token_losses(logits, targets[labelled])

@@ -44,24 +44,29 @@ def load_model(run: RunFolder, device: str = "cpu", step: int | None = None) -> 
 
 
 def load_trained(run: RunFolder, device: str = "cpu", step: int | None = None) -> tuple[Model, Config, int]:
-    """The model of a run's checkpoint, in evaluation mode, its configuration, and the checkpoint's step.
+    """The model of a run's checkpoint, in evaluation mode, its configuration, and the step its weights are of.
 
     step None: the last good one; of a finished run the last step's and no other, since its scores stand for the whole
-    training. MmctlError when there is none, or when it does not fit the configuration.
+    training. With training.select its weights are the best ones that checkpoint knows, unless `step` asks for those of
+    a step. MmctlError when there is none, or when it does not fit the configuration.
     """
     from mmctl import models
 
     config = run.config()
+    asked = step
     if step is None and run.finished:
         step = run.result().get("steps")
     payload = run.load_checkpoint(step, map_location=device)
+    weights, of_step = payload["tensors"].get("model"), payload["step"]
+    if asked is None and "best" in payload["tensors"]:
+        weights, of_step = payload["tensors"]["best"], payload["state"]["selection"]["step"]
     model = models.build(config).to(device)
     try:
-        model.load_state_dict(payload["tensors"]["model"])
-    except (KeyError, RuntimeError) as error:
+        model.load_state_dict(weights)
+    except (TypeError, RuntimeError) as error:
         first = str(error).splitlines()[0].rstrip(":")
         raise MmctlError(f"{run.path}: its checkpoint and its config.yaml do not belong together ({first})") from None
-    return model.eval(), config, payload["step"]
+    return model.eval(), config, of_step
 
 
 def execute(

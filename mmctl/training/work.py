@@ -32,7 +32,7 @@ def train(run: RunFolder, config: Config, device: str, listener: Listener, ranks
 
     from mmctl import models
     from mmctl.models import flops
-    from mmctl.training import loop
+    from mmctl.training import loop, selection
 
     torch.set_num_threads(config.training.threads)
     place = torch.device(device)
@@ -69,7 +69,7 @@ def train(run: RunFolder, config: Config, device: str, listener: Listener, ranks
         "parameters": model.parameter_count(),
         "flops_per_token/executed": executed,
         "flops_per_token/published": flops.flops_per_token(config.model, vocabulary, length, "published"),
-        "diagnostics": ranks.diagnostics(model),
+        "diagnostics": {**ranks.diagnostics(model), **selection.diagnostics(outcome)},
         "identity": identity(config),
         "seed": config.seed,
         "device": device,
@@ -92,7 +92,12 @@ def _begin(
     from mmctl.runs import process, provenance
     from mmctl.runs.preflight import check
 
-    check(run.path, parameters=model.parameter_count(), keep=config.operation.keep)
+    check(
+        run.path,
+        parameters=model.parameter_count(),
+        keep=config.operation.keep,
+        best=config.training.select is not None,
+    )
     start = resume["state"]["step"] if resume is not None else 0
     if resume is not None:
         print(f"{run.label}: resuming from step {start}", file=sys.stderr)
@@ -116,10 +121,10 @@ def _begin(
 
 
 def missing_suites(run: RunFolder, config: Config) -> list[str]:
-    """Suites that config.evaluation asks for and `run` does not have with these settings, undamaged."""
-    from mmctl.evaluation import lacks_evaluation, wanted_suites
+    """What config.evaluation asks for and `run` does not have with these settings, undamaged: suites, validation."""
+    from mmctl.evaluation import lacks_evaluation, scored_at_end
 
-    return [suite for suite in wanted_suites(config) if lacks_evaluation(run, config, suite)]
+    return [suite for suite in scored_at_end(config) if lacks_evaluation(run, config, suite)]
 
 
 def evaluate(
