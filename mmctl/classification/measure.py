@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from mmctl import __version__
 from mmctl.classification.datasets import Examples
-from mmctl.classification.prompts import LABELS, PROMPTS, answer, demonstrations, label_names, prompt
+from mmctl.classification.prompts import LABELS, PROMPTS, answer, decided, demonstrations, label_names, prompt
 from mmctl.data.tokenizers import Tokenizer
 from mmctl.errors import UsageError
 from mmctl.evaluation.bootstrap import interval, resample_counts
@@ -20,6 +20,8 @@ TESTS = 500
 """Test examples in the published evaluation."""
 MAX_TOKENS = 100
 RESAMPLES = 2000
+TOGETHER = 8
+"""Batches of prompts sorted by length together, and between two signs of progress."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -43,8 +45,6 @@ def measure(
     demonstrations stand in every prompt. For tacred also "f1-mean", micro-averaged over valid answers. UsageError for
     impossible numbers.
     """
-    from mmctl.generation import generate
-
     chosen = _classes(examples, classes, seed)
     tests = [(text, label) for text, label in examples.test if label in set(chosen)]
     order = np.random.default_rng([seed, zlib.crc32(examples.name.encode())]).permutation(len(tests))
@@ -66,23 +66,15 @@ def measure(
             rows, f1 = [], []
             for style in (p for p in PROMPTS if p.labels == kind):
                 texts = [prompt(examples, rounds, names, style, text, seed) for text, _ in tests]
-                answers: list[str] = []
-                for first in range(0, len(texts), batch):
-                    encoded = [tokenizer.encode(text) for text in texts[first : first + batch]]
-                    longest = max(longest, *map(len, encoded))
-                    made = generate(
-                        model,
-                        tokenizer,
-                        encoded,
-                        max_tokens=MAX_TOKENS,
-                        stop=["\n"],
-                        batch=batch,
-                        allowed=tokenizer.size,
-                    )
-                    answers += [answer(examples.name, each.text) for each in made]
-                    done += len(encoded)
+
+                def told(number: int, what: str = f"{examples.name}, {count} shots") -> None:
+                    nonlocal done
+                    done += number
                     if progress is not None:
-                        progress(f"{examples.name}, {count} shots", done, total)
+                        progress(what, done, total)
+
+                answers, most = _answers(model, tokenizer, examples.name, texts, list(names.values()), batch, told)
+                longest = max(longest, most)
                 wanted = [names[label].lower() for _, label in tests]
                 hit = np.array([a == w for a, w in zip(answers, wanted, strict=True)], dtype=np.float64)
                 rows.append(hit)
@@ -113,6 +105,48 @@ def measure(
         "seconds": round(time.perf_counter() - started, 3),
         "versions": {"mmctl": __version__, "numpy": np.__version__},
     }
+
+
+def _answers(
+    model: Any,
+    tokenizer: Tokenizer,
+    name: str,
+    texts: Sequence[str],
+    valid: Sequence[str],
+    batch: int,
+    told: Callable[[int], object],
+) -> tuple[list[str], int]:
+    """The model's answer to each prompt, and the tokens of the longest. The demonstrations, which all prompts share,
+    are read once; an answer that can no longer become a valid one is not finished, for it is wrong either way."""
+    from mmctl.generation import common_beginning, generate, read_beginning
+
+    lengths: list[int] = []
+
+    def encoded(some: Sequence[str]) -> Iterator[list[int]]:
+        for text in some:
+            tokens = tokenizer.encode(text)
+            lengths.append(len(tokens))
+            yield tokens
+
+    shared = common_beginning(encoded(texts))
+    longest = max(lengths)
+    beginning = read_beginning(model, shared, longest - len(shared) + MAX_TOKENS) if shared else None
+    answers: list[str] = []
+    for first in range(0, len(texts), TOGETHER * batch):
+        made = generate(
+            model,
+            tokenizer,
+            list(encoded(texts[first : first + TOGETHER * batch])),
+            max_tokens=MAX_TOKENS,
+            stop=["\n"],
+            batch=batch,
+            allowed=tokenizer.size,
+            beginning=beginning,
+            enough=decided(name, valid),
+        )
+        answers += [answer(name, each.text) for each in made]
+        told(len(made))
+    return answers, longest
 
 
 def _classes(examples: Examples, count: int | None, seed: int) -> list[str]:

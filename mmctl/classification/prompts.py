@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 
@@ -103,3 +104,26 @@ def answer(name: str, generated: str) -> str:
     """A generated class, cleaned as published: up to the next example, first line, stripped, case ignored."""
     text = generated.partition(CUTS[name])[0].strip()
     return text.split("\n")[0].strip().lower() if text else ""
+
+
+def decided(name: str, valid: Iterable[str]) -> Callable[[str], bool]:
+    """Asks of a generated text whether its `answer` is settled: the next example has begun, or nothing that may follow
+    can make it one of the `valid` answers any more."""
+    names, cut = [label.strip().casefold() for label in valid], CUTS[name]
+
+    def settled(generated: str) -> bool:
+        text = generated.lstrip()
+        if cut in text:
+            return True
+        text = text.casefold()
+        return not any(
+            label.startswith(text) or (text.startswith(label) and _ends(text[len(label) :], cut)) for label in names
+        )
+
+    return settled
+
+
+def _ends(rest: str, cut: str) -> bool:
+    """Whether what stands after an answer may yet turn out to be no part of it: space, and the next example's
+    beginning."""
+    return cut.casefold().startswith(rest.lstrip())

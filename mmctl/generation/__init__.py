@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from mmctl.generation.loop import Continuation, generate, left_padded
+from mmctl.generation.loop import Beginning, Continuation, common_beginning, generate, left_padded, read_beginning
 from mmctl.generation.sampling import Sampling
 from mmctl.generation.scoring import Score, log_likelihoods
 
-__all__ = ["Continuation", "Sampling", "Score", "generate", "left_padded", "log_likelihoods"]
+__all__ = [
+    "Beginning",
+    "Continuation",
+    "Sampling",
+    "Score",
+    "common_beginning",
+    "generate",
+    "left_padded",
+    "log_likelihoods",
+    "read_beginning",
+]

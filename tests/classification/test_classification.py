@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mmctl.classification import Examples, datasets, measure, prompt, read
-from mmctl.classification.prompts import PROMPTS, Prompt, answer, demonstrations, label_names
+from mmctl.classification.prompts import PROMPTS, Prompt, answer, decided, demonstrations, label_names
 from mmctl.data.tokenizers import Bytes
 from mmctl.errors import MmctlError, UsageError
 
@@ -179,6 +182,89 @@ def test_answers_are_cleaned_as_published() -> None:
     assert answer("goemotions", "") == ""
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    pieces=st.lists(
+        st.sampled_from(
+            ["card", "card_lost", "Σας", "ΣΑΣ ", "top up", " ", "service query", "Service", "ser", "x", "_"]
+        ),
+        max_size=6,
+    ),
+    name=st.sampled_from(["banking77", "tacred"]),
+)
+def test_an_answer_is_settled_only_when_nothing_can_change_whether_it_is_right(pieces: list[str], name: str) -> None:
+    """Letter by letter, as a model gives them: stopped as soon as it is settled, the answer is right, or valid, where
+    the whole text's would be."""
+    valid = ["card", "card_lost", "Σας", "top up"]
+    whole = "".join(pieces)
+    settled = decided(name, valid)
+    short = next((whole[:n] for n in range(1, len(whole)) if settled(whole[:n])), whole)
+    known = {label.lower() for label in valid}
+    got, expected = answer(name, short), answer(name, whole)
+    assert got == expected or not {got, expected} & known
+
+
+def test_what_is_wrong_is_not_finished() -> None:
+    settled = decided("banking77", ["lost_card"])
+    assert [settled(t) for t in (" lost", " lost_card", " lost_card ser")] == [False] * 3
+    assert [settled(t) for t in (" lots", " lost_cardx", "zz", " lost_card service query")] == [True] * 4
+
+
+def test_scores_are_those_of_whole_prompts_answered_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that has learned to give some class or other, right or wrong: answers from the shared beginning, cut short
+    where settled, score as those of each prompt read anew and continued to its end."""
+    from mmctl import generation
+
+    data = tiny()
+    model = Parrot(
+        "of lost_card\nintent category: lost_card\nof new_pin\nintent category: new_pins\nintent category: q w e"
+    )
+    fast = measure(model, Bytes(), data, [1, 3], number=9, batch=4)["scores"]
+    used: list[int] = []
+
+    def plain(*arguments: Any, beginning: Any, enough: Any, **options: Any) -> Any:
+        used.append(len(beginning.tokens))
+        return original(*arguments, **options)
+
+    original = generation.generate
+    monkeypatch.setattr("mmctl.generation.generate", plain)
+    assert measure(model, Bytes(), data, [1, 3], number=9, batch=4)["scores"] == fast
+    assert min(used) > 150
+    assert len({score["value"] for score in fast.values()}) > 1  # some answers are right, some wrong
+
+
+class Parrot:
+    """Continues what it reads as the longest match in what it has once read; no class is always right."""
+
+    def __init__(self, text: str) -> None:
+        self.read = Bytes().encode(text)
+        self.embedding = types.SimpleNamespace(weight=torch.zeros(1))
+        self.after: dict[tuple[int, ...], int] = {}
+        for order in range(1, 16):
+            for end in range(order, len(self.read)):
+                self.after.setdefault(tuple(self.read[end - order : end]), self.read[end])
+
+    def init_cache(self, batch: int, capacity: int = 0) -> Any:
+        cache = types.SimpleNamespace(rows=[[] for _ in range(batch)])
+        cache.select = types.MethodType(select, cache)
+        return cache
+
+    def prefill(self, tokens: Any, cache: Any, documents: Any = None) -> Any:
+        logits = torch.zeros(len(tokens), 256)
+        for row, (held, new) in enumerate(zip(cache.rows, tokens.tolist(), strict=True)):
+            held += new
+            known = (self.after.get(tuple(held[-order:])) for order in range(15, 0, -1))
+            logits[row, next((k for k in known if k is not None), 10)] = 1
+        return logits
+
+    def step(self, tokens: Any, cache: Any) -> Any:
+        return self.prefill(tokens, cache)[:, None]
+
+
+def select(cache: Any, rows: Any) -> None:
+    cache.rows = [list(cache.rows[row]) for row in rows.tolist()]
+
+
 def test_scores_of_known_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """An oracle that reads the question, but only where parts end in line breaks: mean 0.5, best 1."""
     seen: list[str] = []
@@ -194,6 +280,7 @@ def test_scores_of_known_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         return made
 
     monkeypatch.setattr("mmctl.generation.generate", oracle)
+    monkeypatch.setattr("mmctl.generation.read_beginning", lambda model, tokens, room: tokens)
     result = measure(None, Bytes(), tiny(), [1, 2], number=9)
     scores = result["scores"]
     for kind in ("semantic", "anonymous"):

@@ -13,7 +13,7 @@ from torch import Tensor
 from mmctl.bench.measure import peak_allocated
 from mmctl.data.tokenizers import Bytes
 from mmctl.errors import MmctlError
-from mmctl.generation import Sampling, generate, left_padded
+from mmctl.generation import Sampling, common_beginning, generate, left_padded, read_beginning
 from mmctl.kernels import key_scan
 from mmctl.kernels.folding import Scratch
 from mmctl.models import MODELS
@@ -104,6 +104,44 @@ def test_greedy_tokens_in_float32_are_those_of_recomputation(axis: str) -> None:
                 tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(-1)], dim=1)
             assert continuation.tokens == tokens[0, len(prompt) :].tolist()
     assert len({token for continuation in made for token in continuation.tokens}) > 4  # a constant would prove little
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_what_prompts_share_is_read_once_and_changes_nothing(axis: str) -> None:
+    model = small_model(axis, torch.float32)
+    head = random_tokens(1, 90)[0].tolist()
+    prompts = [head + random_tokens(1, n, seed=n)[0].tolist() for n in (4, 6, 1, 7, 7)]
+    shared = common_beginning(prompts)
+    assert shared == head
+    beginning = read_beginning(model, shared)
+    plain = generate(model, Bytes(), prompts, max_tokens=5, batch=5)
+    for batch in (2, 5):
+        found = generate(model, Bytes(), prompts, max_tokens=5, batch=batch, beginning=beginning)
+        assert [c.tokens for c in found] == [c.tokens for c in plain]
+        for a, b in zip(found, plain, strict=True):
+            assert a.log_probabilities == pytest.approx(b.log_probabilities, abs=1e-5)
+
+
+def test_the_common_beginning_leaves_each_prompt_a_token() -> None:
+    assert common_beginning([[1, 2, 3], [1, 2, 3, 4]]) == [1, 2]
+    assert common_beginning([[1, 2, 9], [1, 5, 9], [1, 2, 3]]) == [1]
+    assert common_beginning([[1, 2]]) == [1]
+    assert common_beginning([[1], [1, 2]]) == common_beginning([]) == []
+    model = small_model("mosaic-v2")
+    with pytest.raises(ValueError, match="prompt 1 does not go on"):
+        generate(model, Bytes(), [[1, 2, 3], [1, 2]], beginning=read_beginning(model, [1, 2]))
+
+
+def test_a_prompt_ends_when_its_text_will_do() -> None:
+    model = small_model("mosaic-v2", torch.float32)
+    prompts = [random_tokens(1, n, seed=n)[0].tolist() for n in (5, 9)]
+    whole = generate(model, Bytes(), prompts, max_tokens=20)
+    found = generate(model, Bytes(), prompts, max_tokens=20, enough=lambda text: len(text) >= 3)
+    for a, b in zip(found, whole, strict=True):
+        assert a.tokens == b.tokens[: len(a.tokens)]
+        assert len(a.text) >= 3
+        assert (a.finish, b.finish) == ("stop", "length")
+        assert len(a.tokens) < 20
 
 
 def test_prefill_in_chunks_and_the_last_logits() -> None:
