@@ -24,6 +24,7 @@ FIGURES: dict[str, str] = {
     "loss": "mmctl.plots.loss",
     "shots": "mmctl.plots.shots",
     "depth": "mmctl.plots.depth",
+    "forget": "mmctl.plots.forget",
 }
 
 

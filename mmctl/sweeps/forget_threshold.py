@@ -8,7 +8,7 @@
 
 Every family is a derived arm with, for each rule k of forgetting_rules.RULES (`2x`, `1.5x`): `across:threshold-2x`, the
 smallest training length tried that forgets robustly, in tokens; where none does, `across:above-2x` instead, the largest
-tried, which the threshold lies above. Besides, `across:ratio-t16` for each training length (what the rules judge), and
+tried, which the threshold lies above. Besides, `across:state`, thousands of numbers in the whole model's state, `across:ratio-t16` for each training length (what the rules judge), and
 `across:recall-threshold`: the longest context of any of the family's models. The derived arm named by `fit` has
 `across:slope-2x` (tokens per thousand numbers of state), `across:intercept-2x` (tokens) and `across:r2-2x` of the line
 through the thresholds that are known, and `across:points-2x`, how many those are. Families of models without a state
@@ -80,7 +80,8 @@ class ForgetThreshold:
             return [f"across:{what}-{_word(rule)}" for rule in RULES for what in FITTED]
         lengths = sorted({configs[arm].data.length for arm in self.families[name] if arm in configs})
         found = [f"across:{what}-{_word(rule)}" for rule in RULES for what in ("threshold", "above")]
-        return [*found, *(f"across:ratio-t{length}" for length in lengths), "across:recall-threshold"]
+        own = ["across:state", "across:recall-threshold"]
+        return [*found, *(f"across:ratio-t{length}" for length in lengths), *own]
 
     def record(self) -> dict[str, Any]:
         return {
@@ -107,13 +108,15 @@ class ForgetThreshold:
             if len(ratios) < len(found):
                 continue
             numbers: dict[str, float] = {f"ratio-t{length}": value for length, value in ratios.items()}
+            size = state_size(configs[arms[0]])
+            if size is not None:
+                numbers["state"] = size / 1000
             for rule in RULES:
                 threshold = forget_threshold(ratios, rule)
                 if threshold is None:
                     numbers[f"above-{_word(rule)}"] = max(ratios)
                 else:
                     numbers[f"threshold-{_word(rule)}"] = threshold
-                    size = state_size(configs[arms[0]])
                     if size is not None:  # stored pairs and tokens grow: no size to fit against
                         points[rule].append((size / 1000, threshold))
             recalled = [self.recall_of(scores[arm], configs[arm].data.length) for arm in arms]
@@ -134,13 +137,15 @@ class ForgetThreshold:
         return made
 
     def ratio_of(self, scores: Mapping[str, Number], training_length: int) -> float | None:
-        """What the rules judge, from the longest sequences scored."""
-        parts = [(int(m["multiple"]), int(m["part"]), n.value) for m, n in self._parts(scores)]
+        """What the rules judge: beyond the training length from the longest sequences scored, within it from those of
+        that length, of which there are more."""
+        matches = ((PART.fullmatch(name), number.value) for name, number in scores.items())
+        parts = [(int(m["multiple"]), int(m["part"]), v) for m, v in matches if m and m["task"] == self.task]
         longest = max((multiple for multiple, _, _ in parts), default=1)
         ends = edges(longest * training_length, training_length)
-        own = {part: value for multiple, part, value in parts if multiple == longest}
-        inside = [value for part, value in own.items() if ends[part] <= training_length]
-        return ratio(inside, [value for part, value in own.items() if ends[part] > training_length])
+        inside = [value for multiple, _, value in parts if multiple == 1]
+        beyond = [v for multiple, part, v in parts if multiple == longest and ends[part] > training_length]
+        return ratio(inside, beyond)
 
     def recall_of(self, scores: Mapping[str, Number], training_length: int) -> int | None:
         start = f"{self.task}/accuracy-passkey@"
@@ -150,10 +155,6 @@ class ForgetThreshold:
             if name.startswith(start)
         }
         return recall_threshold({int(multiple) * training_length: value for multiple, value in found.items()})
-
-    def _parts(self, scores: Mapping[str, Number]) -> list[tuple[re.Match[str], Number]]:
-        matches = ((PART.fullmatch(name), number) for name, number in scores.items())
-        return [(match, number) for match, number in matches if match and match["task"] == self.task]
 
 
 def state_size(config: Any) -> int | None:

@@ -1,0 +1,301 @@
+"""Does a state of fixed size go on working beyond its training length, and from which training length on?
+
+Stuffed Mamba (arXiv 2410.07145): loss by position with the training length marked, one panel a state size; below, the
+largest loss beyond the training length over the largest within it, the forget threshold against the size of the state
+with its line, and the accuracy of a passkey against the context it is hidden in. From a sweep whose ablation has an
+`across` entry of forget-threshold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mmctl.cli.options import Root, Sweep, SweepOut
+from mmctl.data.stream import edges
+from mmctl.errors import UsageError
+from mmctl.evaluation.forgetting_rules import NEEDED, RULES
+from mmctl.sweeps.statistics import summarise
+
+from . import grid, sources, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TITLE = "Forgetting beyond the training length"
+COLUMNS = 3
+PART = re.compile(r".+/loss-part(?P<part>\d+)@(?P<multiple>\d+)x")
+PASSKEY = re.compile(r".+/accuracy-passkey@(?P<multiple>\d+)x")
+Interval = tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """A plotted number: of an arm (or a seed's threshold) at x, mean over n seeds with its 95% interval."""
+
+    panel: str
+    """loss, ratio, threshold-2x, above-2x, passkey, ..."""
+    family: str
+    arm: str
+    training_length: int | None
+    x: float
+    """Tokens: position, training length or context; for thresholds thousands of state numbers."""
+    mean: float
+    interval: Interval = None
+    n: int = 1
+    seed: str = ""
+
+
+@dataclass
+class Found:
+    points: list[Point] = field(default_factory=list)
+    lines: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """rule -> (slope, intercept) of each seed: tokens per thousand state numbers, tokens."""
+
+    def of(self, panel: str, family: str | None = None) -> list[Point]:
+        return [p for p in self.points if p.panel == panel and family in (None, p.family)]
+
+    def families(self) -> list[str]:
+        return list(dict.fromkeys(p.family for p in self.points if p.panel == "loss"))
+
+
+def collect(sweep: Path, ablation: str | None = None) -> Found:
+    """Everything drawn. UsageError where no ablation of the sweep (or not the one named) measures forgetting."""
+    found = Found()
+    chosen = grid.ablations(sources.read_results(sweep), [ablation] if ablation else ())
+    for one in chosen:
+        arms = {arm["name"]: arm for arm in one["arms"]}
+        for entry in one.get("across", []):
+            if entry["function"] == "forget-threshold":
+                for family, members in entry["families"].items():
+                    _family(found, family, [arms[name] for name in members if name in arms])
+                    _made(found, family, entry["arms"][family]["scores"])
+                _lines(found, entry["arms"][entry["fit"]]["scores"])
+    if not found.of("loss"):
+        raise UsageError(f"{sweep}: no ablation of it measures forgetting; run mmctl ablate forget")
+    return found
+
+
+def _family(found: Found, family: str, arms: Iterable[Mapping[str, Any]]) -> None:
+    for arm in arms:
+        trained, name = arm["cost"]["context"], arm["name"]
+        parts = {(int(m["multiple"]), int(m["part"])): s for k, s in arm["scores"].items() if (m := PART.fullmatch(k))}
+        longest = max((multiple for multiple, _ in parts), default=0)
+        ends = edges(longest * trained, trained)
+        for (multiple, part), score in sorted(parts.items()):
+            if multiple == longest:
+                middle = (ends[part - 1] + ends[part]) / 2
+                found.points.append(_point("loss", family, name, trained, middle, score))
+        for key, score in arm["scores"].items():
+            if m := PASSKEY.fullmatch(key):
+                x = int(m["multiple"]) * trained
+                found.points.append(_point("passkey", family, name, trained, x, score))
+
+
+def _point(panel: str, family: str, arm: str, trained: int | None, x: float, score: Mapping[str, Any]) -> Point:
+    interval = score["interval"] and (score["interval"][0], score["interval"][1])
+    return Point(panel, family, arm, trained, x, score["mean"], interval, score["n"])
+
+
+def _made(found: Found, family: str, scores: Mapping[str, Any]) -> None:
+    for name, score in scores.items():
+        if name.startswith("across:ratio-t"):
+            length = int(name.removeprefix("across:ratio-t"))
+            found.points.append(_point("ratio", family, "", length, length, score))
+    state = scores.get("across:state")
+    for what in ("threshold", "above") if state else ():
+        for rule in RULES:
+            for seed, entry in scores.get(f"across:{what}-{rule:g}x", {"seeds": {}})["seeds"].items():
+                point = Point(f"{what}-{rule:g}x", family, "", None, state["mean"], entry["value"], seed=seed)
+                found.points.append(point)
+
+
+def _lines(found: Found, scores: Mapping[str, Any]) -> None:
+    for rule in RULES:
+        slopes, ends = (
+            scores.get(f"across:{what}-{rule:g}x", {"seeds": {}})["seeds"] for what in ("slope", "intercept")
+        )
+        found.lines[f"{rule:g}x"] = [(slopes[seed]["value"], ends[seed]["value"]) for seed in slopes]
+
+
+def plot(found: Found, note: str = "") -> Figure:
+    """A panel a family, then ratios, thresholds with their line, passkeys."""
+    families = found.families()
+    rows = -(-len(families) // COLUMNS)
+    lengths = sorted({p.training_length for p in found.of("loss") if p.training_length is not None})
+    with style.house_style():
+        drawn = style.figure(grid.WIDTH, 1.1 + 1.6 * (rows + 1))
+        axes = drawn.subplots(rows + 1, COLUMNS, squeeze=False)
+        for place in range(rows * COLUMNS):
+            panel = axes[place // COLUMNS][place % COLUMNS]
+            if place < len(families):
+                _loss(panel, found.of("loss", families[place]), families[place], lengths)
+                panel.sharey(axes[0][0])
+                if place % COLUMNS == 0:
+                    panel.set_ylabel("loss (nats)")
+            else:
+                panel.set_axis_off()
+        _legend(axes[0][COLUMNS - 1], [f"trained on {length}" for length in lengths])
+        _ratios(axes[rows][0], found, families)
+        _thresholds(axes[rows][1], found)
+        _passkeys(axes[rows][2], found, families)
+        _legend(axes[rows][2], families)
+        n = grid.seeds([p.n for p in found.of("loss")])
+        style.note(
+            drawn, note, f"mean over seeds ({n}) with its 95% interval; top: dotted at the training length in the line's "
+            "colour; thresholds: a mark a seed, an open triangle where it lies above the largest length tried; the line is the "
+            "mean of the seeds' with its 95% interval",
+        )  # fmt: skip
+    return drawn
+
+
+def _legend(axes: Axes, labels: Sequence[str]) -> None:
+    grid.legend(axes, labels)
+
+
+def _curve(axes: Axes, points: Sequence[Point], index: int, factor: float = 1.0, most: float | None = None) -> None:
+    look, own = style.series(index), sorted(points, key=lambda p: p.x)
+    x = [p.x for p in own]
+    axes.plot(
+        x, [factor * p.mean for p in own], color=look.colour, marker=look.marker, linestyle=look.line, markersize=2.8,
+        linewidth=1.0,
+    )  # fmt: skip
+    if own and all(p.interval for p in own):
+        low = [factor * max(p.interval[0], 0.0) for p in own if p.interval]
+        high = [factor * (p.interval[1] if most is None else min(p.interval[1], most)) for p in own if p.interval]
+        axes.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
+
+
+def _loss(axes: Axes, points: Sequence[Point], family: str, lengths: Sequence[int]) -> None:
+    for index, length in enumerate(lengths):
+        own = [p for p in points if p.training_length == length]
+        if own:
+            _curve(axes, own, index)
+            axes.axvline(length, color=style.series(index).colour, linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)
+    axes.set_xscale("log", base=2)
+    axes.set_title(family, loc="left", fontsize=8)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xlabel("position (tokens)", fontsize=7.5)
+    axes.set_ylim(bottom=0)
+
+
+def _ratios(axes: Axes, found: Found, families: Sequence[str]) -> None:
+    for index, family in enumerate(families):
+        _curve(axes, found.of("ratio", family), index)
+    for rule in RULES:
+        axes.axhline(rule, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
+    axes.set_ylim(bottom=0)
+    axes.set_title("loss beyond / within", loc="left", fontsize=8)
+    axes.set_xlabel("training length (tokens)", fontsize=7.5)
+    axes.set_ylabel(f"ratio (rules: {' and '.join(f'{rule:g}' for rule in RULES)})", fontsize=7.5)
+
+
+def _thresholds(axes: Axes, found: Found) -> None:
+    import numpy as np
+
+    sizes = [p.x for rule in RULES for p in [*found.of(f"threshold-{rule:g}x"), *found.of(f"above-{rule:g}x")]]
+    room = (max(sizes) - min(sizes)) * 0.012 if sizes else 0.0
+    for index, rule in enumerate(RULES):
+        word, look = f"{rule:g}x", style.series(index)
+        for what, marker, face in (("threshold", look.marker, look.colour), ("above", "^", "none")):
+            for place, point in enumerate(sorted(found.of(f"{what}-{word}"), key=lambda p: p.seed)):
+                shift = room * (
+                    (place % 3) - 1 + 4 * index
+                )  # equal thresholds of several seeds would lie on each other
+                axes.plot(point.x + shift, point.mean, marker, color=look.colour, markerfacecolor=face, markersize=4)
+        lines = found.lines.get(word, [])
+        if lines and sizes:
+            x = np.linspace(min(sizes), max(sizes), 50)
+            through = [summarise([slope * at + end for slope, end in lines]) for at in x]
+            means = [one.mean for one in through if one]
+            axes.plot(x, means, color=look.colour, linestyle=look.line, linewidth=1.0, label=f"rule of {word}")
+            bands = [one.interval for one in through if one and one.interval]
+            if len(bands) == len(x):
+                low, high = zip(*bands, strict=True)
+                axes.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
+        else:
+            axes.plot([], [], look.marker, color=look.colour, label=f"rule of {word}")
+    tried = sorted({p.x for p in found.of("ratio")})
+    if tried:
+        axes.set_ylim(0, 1.35 * max(tried))
+        axes.set_yticks(tried, [f"{length:g}" for length in tried])
+    axes.legend(fontsize=6.5, loc="upper left")
+    axes.set_title("forget threshold (tokens)", loc="left", fontsize=8)
+    axes.set_xlabel("state (thousands of numbers)", fontsize=7.5)
+
+
+def _passkeys(axes: Axes, found: Found, families: Sequence[str]) -> None:
+    """Of each family the models trained on the longest sequences."""
+    for index, family in enumerate(families):
+        own = found.of("passkey", family)
+        longest = max((p.training_length or 0 for p in own), default=0)
+        _curve(axes, [p for p in own if p.training_length == longest], index, 100.0, 1.0)
+    axes.axhline(100 * NEEDED, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_ylim(-3, 103)
+    axes.set_title("passkey (%), longest training", loc="left", fontsize=8)
+    axes.set_xlabel("context (tokens)", fontsize=7.5)
+
+
+def rows(found: Found) -> list[dict[str, Any]]:
+    """Every plotted number; the lines' slopes in tokens per thousand state numbers."""
+    made = [
+        {
+            "panel": p.panel, "family": p.family, "arm": p.arm, "training_length": p.training_length, "seed": p.seed, "x": p.x,
+            "value": p.mean, "low": p.interval and p.interval[0], "high": p.interval and p.interval[1], "n": p.n,
+        }
+        for p in found.points
+    ]  # fmt: skip
+    for rule, lines in found.lines.items():
+        for what, values in (("slope", [s for s, _ in lines]), ("intercept", [e for _, e in lines])):
+            one = summarise(values)
+            if one is not None:
+                low, high = one.interval or (None, None)
+                blank = dict.fromkeys(made[0], None)
+                made.append(
+                    blank | {"panel": f"{what}-{rule}", "value": one.mean, "low": low, "high": high, "n": one.n}
+                )
+    return made
+
+
+def draw(sweep: Path, directory: Path, ablation: str | None = None) -> dict[str, Path]:
+    """Collect, draw and save the figure of a sweep. Returns the paths by kind."""
+    found = collect(sweep, ablation)
+    return style.save(
+        plot(found, f"sweep {sweep.name}"),
+        directory,
+        style.slug("-".join(["forget", *([ablation] if ablation else [])])),
+        rows(found),
+        title=TITLE,
+        runs=sources.run_labels(sources.read_results(sweep)),
+        n=max(p.n for p in found.points),
+        numbers={"sweep": sweep.name},
+    )
+
+
+def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
+    """The figure for a sweep."""
+    return draw(sweep, directory)
+
+
+def command(
+    sweep: Sweep = None,
+    ablation: Annotated[str | None, typer.Option("--ablation", help="Only this ablation.", show_default=False)] = None,
+    out: SweepOut = None,
+    root: Root = None,
+) -> None:
+    """Loss beyond the training length by state size, forget thresholds with their line, passkeys.
+
+    Example: mmctl plot forget
+    """
+    from mmctl.runs import runs_root
+
+    found = sources.find_sweep(runs_root(root), sweep)
+    sources.announce(draw(found, out or found / "figures", ablation), sweep=found)
