@@ -86,7 +86,19 @@ def plot(distributions: Sequence[Distribution], layers: Sequence[int] | None = N
             f"weight on the last {first.near}. Both are taken per head and averaged over heads.",
         )
         _legend(drawn)
+        _centred(drawn, groups)
     return drawn
+
+
+def _centred(drawn: Figure, groups: Sequence[Any]) -> None:
+    """Each group's title and x label over and under its panels: the first group is wider by its y labels."""
+    drawn.draw_without_rendering()  # only now is known where the panels lie
+    for group in groups:
+        boxes = [axes.get_window_extent() for axes in group.axes]
+        middle = (min(b.x0 for b in boxes) + max(b.x1 for b in boxes)) / 2
+        place = group.transSubfigure.inverted().transform((middle, 0.0))[0]
+        for text in (group._suptitle, group._supxlabel):
+            text.set_x(place)
 
 
 def rows(distributions: Sequence[Distribution]) -> list[dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""Accuracy against forward FLOPs per token: our arms with their intervals, and the published points beside them.
+"""Accuracy against forward FLOPs per token, or against parameters: our arms with their intervals, and the published points
+beside them.
 
 The two are apart because neither axis is the same: our models are thousands of times smaller and do other tasks, and
 the paper's FLOPs are counted by the `published` convention. What can be compared is the shape: who lies above whom at
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmctl.cli.options import Root, Sweep, SweepOut
+from mmctl.errors import UsageError, nearest
 from mmctl.sweeps.units import scale_of
 from mmctl.sweeps.words import large
 
@@ -29,20 +31,28 @@ if TYPE_CHECKING:
 __all__ = ["Point", "Run", "collect", "command", "draw", "draw_sweep", "plot", "points", "rows"]
 
 TITLE = "Accuracy against forward FLOPs per token"
+AGAINST = {"flops": TITLE, "parameters": "Accuracy against parameters"}
+"""What the x axis may be, and the figure's title then."""
 METRIC = "icl/accuracy-last-quarter@1x"
 """The in-context score that the ablations make claims about."""
 WIDTH = 7.4
 """Inches."""
 LABEL = 44
 """Letters of a line of a legend's label."""
+MOVED = (
+    "; arms of (nearly) equal cost stand side by side, each moved right from its cost, which the tick below it marks and "
+    "the CSV has exactly"
+)
 
 
 def plot(
-    found: Sequence[Point], *, metric: str, convention: str, context: int, chance: float | None = None, note: str = ""
-) -> Figure:
+    found: Sequence[Point], *, metric: str, convention: str, context: int, against: str = "flops",
+    chance: float | None = None, note: str = "",
+) -> Figure:  # fmt: skip
     """Left: our arms (mean, 95% interval over seeds, seeds as dots). Right: published points, marked as such.
 
-    metric: the y axis; convention, context: how and at how many tokens our FLOPs are counted; chance: drawn as a line.
+    metric: the y axis; against: the x axis, one of AGAINST; convention, context: how and at how many tokens our FLOPs are
+    counted; chance: drawn as a line.
     """
     with style.house_style():
         labels = [textwrap.fill(p.arm, LABEL) for p in found]
@@ -51,7 +61,7 @@ def plot(
         drawn = style.figure(WIDTH, 3.6 + 0.17 * lines)
         ours, published = drawn.subplots(1, 2, width_ratios=(1.25, 1))
         scale = scale_of(metric)
-        _ours(ours, found, scale.factor)
+        moved = _ours(ours, found, _costs(found, against), scale.factor)
         if chance is not None:
             ours.axhline(scale.factor * chance, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
             ours.annotate(
@@ -61,18 +71,21 @@ def plot(
         if "accuracy" in metric:
             ours.set_ylim(0, 103)
         ours.set_title("this laboratory", loc="left")
-        ours.set_xlabel(f"forward FLOPs per token at {context:,} tokens\n(convention: {convention})")
+        flops = against == "flops"
+        counted = f"forward FLOPs per token at {context:,} tokens\n(convention: {convention})"
+        ours.set_xlabel(counted if flops else "parameters\n(of the arm as evaluated)")
         ours.set_ylabel(f"{metric} ({scale.unit})")
-        _published(published)
+        _published(published, against)
         published.set_title("as published", loc="left")
-        published.set_xlabel(f"forward FLOPs per token at {PUBLISHED_AT:,} tokens\n(convention: published)")
+        counted = f"forward FLOPs per token at {PUBLISHED_AT:,} tokens\n(convention: published)"
+        published.set_xlabel(counted if flops else "parameters\n(convention: published)")
         published.set_ylabel("RULER QA1 and QA2 at 32k, percent")
         counts = sorted({p.n for p in found})
         seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
         about = (
-            f"left: mean over seeds ({seeds}) with its 95% interval, dots are seeds; arms of (nearly) equal cost are moved apart "
-            "by a few percent of the axis, their exact costs are in the CSV. Right: one published number a point, no interval "
-            "given; other sizes, other tasks: compare shapes, not heights"
+            f"left: mean over seeds ({seeds}) with its 95% interval, dots are seeds"
+            + f"{MOVED if moved else ''}. Right: one published number a point, no interval given; other sizes, other tasks: "
+            "compare shapes, not heights"
         )
         handles, _ = ours.get_legend_handles_labels()
         drawn.legend(handles, labels, loc="outside lower center", ncols=columns, handletextpad=0.4)
@@ -121,8 +134,13 @@ def _row(
     }  # fmt: skip
 
 
-def _ours(axes: Axes, found: Sequence[Point], factor: float) -> None:
-    spots = _side_by_side([p.flops_per_token for p in found])
+def _costs(found: Sequence[Point], against: str) -> list[float]:
+    return [p.flops_per_token if against == "flops" else float(p.parameters) for p in found]
+
+
+def _ours(axes: Axes, found: Sequence[Point], costs: Sequence[float], factor: float) -> bool:
+    """Draws the points; whether any had to be moved from its cost."""
+    spots = _side_by_side(costs)
     for index, (point, x) in enumerate(zip(found, spots, strict=True)):
         look = style.series(index)
         axes.plot(
@@ -143,10 +161,18 @@ def _ours(axes: Axes, found: Sequence[Point], factor: float) -> None:
             markeredgewidth=0.6, elinewidth=1.1, capsize=2.5, label=point.arm, zorder=3,
         )  # fmt: skip
     _cost_axis(axes, spots)
+    moved = [(place, cost) for place, cost in enumerate(costs) if spots[place] != cost]
+    for place, cost in moved:  # a tick in the arm's colour at its true cost, just above the axis
+        axes.plot(
+            [cost, cost], [0.0, 0.025], transform=axes.get_xaxis_transform(), color=style.series(place).colour,
+            linewidth=2.0, solid_capstyle="butt", clip_on=False, zorder=4,
+        )  # fmt: skip
+    return bool(moved)
 
 
-def _published(axes: Axes) -> None:
-    costs = [published_cost(printed)[0] for printed in PUBLISHED]
+def _published(axes: Axes, against: str) -> None:
+    flops = against == "flops"
+    costs = [float(published_cost(printed)[0 if flops else 1]) for printed in PUBLISHED]
     for printed, cost in zip(PUBLISHED, costs, strict=True):
         mosaic = printed.model.startswith("mosaic")
         axes.plot(
@@ -154,12 +180,14 @@ def _published(axes: Axes) -> None:
             markeredgecolor=style.MUTED if printed.removed else style.INK, markeredgewidth=1.3,
         )  # fmt: skip
         name = printed.label.replace(" (16-layer count)", "").replace(", long-term removed", ",\nlong-term removed")
-        right = cost < 20e9
+        right = cost < 0.7 * max(costs)
+        beside = (7 if right else -7, 0) if not printed.removed else (0, -8)  # below: the side is another point's label
         axes.annotate(
-            name, (cost, printed.score), xytext=(7 if right else -7, 0), textcoords="offset points", fontsize=7,
-            ha="left" if right else "right", va="center", color=style.INK,
+            name, (cost, printed.score), xytext=beside, textcoords="offset points", fontsize=7,
+            ha="center" if printed.removed else "left" if right else "right", va="top" if printed.removed else "center",
+            color=style.INK,
         )  # fmt: skip
-    axes.set_xlim(0, 30e9)
+    axes.set_xlim(0, 1.1 * max(costs))
     axes.xaxis.set_major_formatter(lambda value, _: large(value))
     axes.set_ylim(0, 60)
     text = "small: counted with 16 layers, the only\nreading that gives its printed FLOPs"
@@ -196,26 +224,31 @@ def _side_by_side(costs: Sequence[float]) -> list[float]:
     return placed
 
 
-def draw(sweep: Path, directory: Path, metric: str = METRIC, convention: str = "executed") -> dict[str, Path]:
+def draw(
+    sweep: Path, directory: Path, metric: str = METRIC, convention: str = "executed", against: str = "flops"
+) -> dict[str, Path]:
     """Collect, draw and save the figure of a sweep. Returns the paths by kind."""
+    if against not in AGAINST:
+        raise UsageError(f'--against "{against}": no such axis{nearest(against, AGAINST, "axes")}')
     runs, context = collect(sweep, metric, convention)
     found = points(runs)
     said: dict[str, Any] = {"metric": metric, "convention": convention, "context": context}
     chance = chance_of(sweep, metric)
+    stem = f"flops-accuracy-{metric}-{convention}" if against == "flops" else f"params-accuracy-{metric}"
     return style.save(
-        plot(found, **said, chance=chance, note=f"sweep {sweep.name}"),
+        plot(found, **said, against=against, chance=chance, note=f"sweep {sweep.name}"),
         directory,
-        style.slug(f"flops-accuracy-{metric}-{convention}"),
+        style.slug(stem),
         rows(found, **said),
-        title=TITLE,
+        title=AGAINST[against],
         runs=list(dict.fromkeys(f"{r.run or r.arm}/seed{r.seed}" for r in runs)),
         n=max(p.n for p in found),
-        numbers=said | {"sweep": sweep.name, "chance": chance},
+        numbers=said | {"sweep": sweep.name, "chance": chance, "against": against},
     )
 
 
 def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
-    """The figure for a sweep with its default metric and convention."""
+    """The figure for a sweep with its default metric, convention and axis."""
     return draw(sweep, directory)
 
 
@@ -225,14 +258,16 @@ def command(
     convention: Annotated[
         str, typer.Option("--convention", help="How our FLOPs are counted: executed or published.")
     ] = "executed",
+    against: Annotated[str, typer.Option("--against", help="The x axis: flops (per token) or parameters.")] = "flops",
     out: SweepOut = None,
     root: Root = None,
 ) -> None:
-    """Accuracy against forward FLOPs per token: our arms with 95% intervals over seeds, published points beside them.
+    """Accuracy against forward FLOPs per token, or against parameters: our arms with 95% intervals over seeds, published
+    points beside them.
 
-    Example: mmctl plot flops-accuracy --metric recall/accuracy@4x
+    Example: mmctl plot flops-accuracy --metric recall/accuracy@4x --against parameters
     """
     from mmctl.runs import runs_root
 
     found = sources.find_sweep(runs_root(root), sweep)
-    sources.announce(draw(found, out or found / "figures", metric, convention), sweep=found)
+    sources.announce(draw(found, out or found / "figures", metric, convention, against), sweep=found)
