@@ -9,8 +9,8 @@ from typing import Any
 
 
 def numbers_csv(results: Mapping[str, Any]) -> str:
-    """Every number: one row an arm, metric and seed, then one a claim's statistics. What is missing is an empty
-    field."""
+    """Every number: one row an arm (or what is made across arms), metric and seed, then one a claim's statistics. What is
+    missing is an empty field."""
     text = io.StringIO()
     names = [
         "kind",
@@ -36,18 +36,11 @@ def numbers_csv(results: Mapping[str, Any]) -> str:
             base = {"ablation": ablation["name"], "arm": arm["name"], "identity": arm["identity"]}
             for row in _cost_rows(arm):
                 writer.writerow({**base, "kind": "cost", **row})
-            for metric, summary in arm["scores"].items():
-                own = {**base, "metric": metric, "unit": summary["unit"], "source": summary["source"]}
-                own |= {"chance": _or_empty(summary["chance"]), "start": _or_empty(arm["start"].get(metric))}
-                for seed, entry in summary["seeds"].items():
-                    low, high = entry["interval"] or ("", "")
-                    n = "" if entry["examples"] is None else entry["examples"]
-                    row = {"seed": seed, "value": entry["value"], "low": low, "high": high, "n": n}
-                    writer.writerow({**own, "kind": "seed", **row})
-                low, high = summary["interval"] or ("", "")
-                writer.writerow(
-                    {**own, "kind": "mean", "value": summary["mean"], "low": low, "high": high, "n": summary["n"]}
-                )
+            writer.writerows({**base, **row} for row in _score_rows(arm["scores"], arm["start"]))
+        for entry in ablation.get("across", []):
+            for name, made in entry["arms"].items():
+                base = {"ablation": ablation["name"], "arm": name}
+                writer.writerows({**base, **row} for row in _score_rows(made["scores"], {}))
         for claim in ablation["claims"]:
             difference = claim["difference"] or {"mean": "", "interval": None, "n": 0}
             low, high = difference["interval"] or ("", "")
@@ -74,6 +67,19 @@ def numbers_csv(results: Mapping[str, Any]) -> str:
 
 def _or_empty(value: Any) -> Any:
     return "" if value is None else value
+
+
+def _score_rows(scores: Mapping[str, Any], starts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One row a metric and seed, then one its mean."""
+    for metric, summary in scores.items():
+        own = {"metric": metric, "unit": summary["unit"], "source": summary["source"]}
+        own |= {"chance": _or_empty(summary["chance"]), "start": _or_empty(starts.get(metric))}
+        for seed, entry in summary["seeds"].items():
+            low, high = entry["interval"] or ("", "")
+            n = "" if entry["examples"] is None else entry["examples"]
+            yield {**own, "kind": "seed", "seed": seed, "value": entry["value"], "low": low, "high": high, "n": n}
+        low, high = summary["interval"] or ("", "")
+        yield {**own, "kind": "mean", "value": summary["mean"], "low": low, "high": high, "n": summary["n"]}
 
 
 def _cost_rows(arm: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

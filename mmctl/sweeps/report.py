@@ -13,6 +13,7 @@ from mmctl.sweeps import preamble, words
 from mmctl.sweeps.comparing import CHANCE_MARGIN
 from mmctl.sweeps.document import Block, Code, Commands, Document, Figure, Heading, Link, Paragraph, Span, Table, Text
 from mmctl.sweeps.figures import caption
+from mmctl.sweeps.report_across import across_blocks
 from mmctl.sweeps.report_claim import claim_blocks
 from mmctl.sweeps.units import scale_of
 from mmctl.sweeps.words import MISSING
@@ -62,6 +63,7 @@ def _ablation(ablation: Mapping[str, Any], figures: Mapping[str, Path]) -> Itera
     yield Heading("Scores", 3)
     yield Paragraph(_scores_note(ablation))
     yield _scores(ablation)
+    yield from across_blocks(ablation)
     alpha = list(_alpha(ablation))
     if alpha:
         yield Heading("Learned bandwidth exponent alpha", 3)
@@ -151,7 +153,7 @@ def _scores_note(ablation: Mapping[str, Any]) -> str:
 
 def _scores(ablation: Mapping[str, Any]) -> Table:
     arms = ablation["arms"]
-    claimed = [c["metric"] for c in ablation["claims"] if not c["metric"].startswith("diagnostics:")]
+    claimed = [c["metric"] for c in ablation["claims"] if not c["metric"].startswith(("diagnostics:", "across:"))]
     measured = list(dict.fromkeys(metric for arm in arms for metric in arm["scores"]))
     shown = words.order(measured)
     shown += [m for m in dict.fromkeys(claimed) if m not in shown]
