@@ -23,8 +23,10 @@ FIGURES: dict[str, str] = {
     "bandwidth": "mmctl.plots.bandwidth",
     "loss": "mmctl.plots.loss",
     "shots": "mmctl.plots.shots",
+    "fine-tuning": "mmctl.plots.fine_tuning",
     "depth": "mmctl.plots.depth",
     "forget": "mmctl.plots.forget",
+    "forget-state": "mmctl.plots.forget_state",
 }
 
 

@@ -59,7 +59,7 @@ def collect(sweep: Path, metrics: Sequence[str] = (), ablations: Sequence[str] =
     for metric in metrics:
         if metric not in known:
             raise UsageError(f'--metric "{metric}": {sweep.name} has no such score{nearest(metric, known, "scores")}')
-    wanted = list(metrics) or _main(known)
+    wanted = list(metrics) or main_scores(known)
     for ablation in chosen:
         for arm in ablation["arms"]:
             context = arm["cost"]["context"]
@@ -157,7 +157,7 @@ def _split(name: str) -> re.Match[str] | None:
     return SCORE.fullmatch(name)
 
 
-def _main(known: Sequence[str]) -> list[str]:
+def main_scores(known: Sequence[str]) -> list[str]:
     """One metric a task: its last quarter's accuracy, else its accuracy, else its loss; text by its loss."""
     chosen: dict[str, list[str]] = {}
     for metric in known:

@@ -30,6 +30,7 @@ from typing import Any
 from mmctl.errors import UsageError, nearest
 
 CHANGES: dict[str, str] = {
+    "fine_tuning": "mmctl.training.fine_tuning:FineTuning",
     "forgetting": "mmctl.evaluation.forgetting:Forgetting",
     "pace": "mmctl.evaluation.pace:Pace",
 }

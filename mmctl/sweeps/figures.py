@@ -29,6 +29,16 @@ SEEN = {
     "bandwidth": "Beta against the number of stored pairs for each head, and the learned exponent alpha by layer.",
     "flops-accuracy": "Left: the in-context score against forward FLOPs per token, one point with its 95% interval for each "
     "arm. Right: the published points.",
+    "shots": "One panel for each task: accuracy against the number of demonstrations of the class seen before, one line with "
+    "a band of its 95% interval for each model, chance as grey dashes.",
+    "fine-tuning": "One panel for each task: the score at the longer context against the steps of fine-tuning there, one line "
+    "with a band of its 95% interval for each model; beside recall the published numbers in grey.",
+    "forget": "Top: loss against position, one panel for each state size (and for the transformer and the mosaic), one line for "
+    "each training length, which is marked. Bottom: the largest loss beyond the training length over the largest within it; "
+    "the forget threshold of each seed against the size of the state, with the line through them; passkey accuracy against "
+    "context.",
+    "forget-state": "A row for each of up to four Mamba-2 runs, one line for each head: retention of the first token, mean and "
+    "variance of the state, against tokens read, the training length marked.",
     "attention-distribution": "Weight of the last query on every earlier position, one panel for each layer and memory, "
     "models side by side.",
 }

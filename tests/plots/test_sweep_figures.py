@@ -65,7 +65,7 @@ def test_one_metric_a_task_and_text_by_its_loss():
         "recall/accuracy",
         "x/other",
     ]
-    assert extrapolation._main(known) == ["text/loss", "icl/accuracy-last-quarter", "recall/accuracy"]
+    assert extrapolation.main_scores(known) == ["text/loss", "icl/accuracy-last-quarter", "recall/accuracy"]
 
 
 def test_loss_curves_against_tokens_and_flops(sweep, tmp_path):
