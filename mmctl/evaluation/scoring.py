@@ -139,9 +139,18 @@ def _measure(
     model: Any, task: Task, multiple: int, training_length: int, settings: EvaluationConfig, device: torch.device
 ) -> dict[str, Ratio]:
     length = multiple * training_length
-    rows = max(1, settings.batch_tokens // length)
+    drawn = examples(task, length, settings.seed, settings.examples_at(multiple))
+    return score(model, task, drawn, device, settings.batch_tokens)
+
+
+def score(
+    model: Any, task: Task, batches: Sequence[Batch], device: torch.device, batch_tokens: int
+) -> dict[str, Ratio]:
+    """The task's scores over `batches`, summed by sequence. At most `batch_tokens` tokens, or one sequence, go through
+    the model at once, which cannot change a score."""
     parts: dict[str, list[Ratio]] = {}
-    for batch in examples(task, length, settings.seed, settings.examples_at(multiple)):
+    for batch in batches:
+        rows = max(1, batch_tokens // batch.tokens.shape[1])
         losses, correct = np.zeros(batch.tokens.shape), np.zeros(batch.tokens.shape, dtype=bool)
         for first in range(0, len(batch.tokens), rows):
             some = slice(first, first + rows)

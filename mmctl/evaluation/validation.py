@@ -21,6 +21,8 @@ from mmctl.evaluation.changes import AS_TRAINED
 from mmctl.evaluation.scoring import CHUNK, _rows, _run, _summarise
 from mmctl.evaluation.suites import VALIDATION, settings_dict
 
+STREAM = 3
+"""Marks validation's generators, beside training's (0), the held-out losses' (1) and evaluation's (2)."""
 LOSS = "validation/loss@1x"
 """Mean over tasks (weighed by data.loss_weights, as in training) of each one's mean loss, in nats."""
 
@@ -31,8 +33,6 @@ def split_of(task: Task) -> Split:
 
 def sequences(task: Task, seed: int, length: int, number: int) -> list[Batch]:
     """`number` validation sequences in chunks: asking for more never changes the first ones."""
-    from mmctl.training.selection import STREAM
-
     chunks = []
     for chunk in range(-(-number // CHUNK)):
         rng = np.random.default_rng([seed, STREAM, zlib.crc32(task.name.encode()), length, chunk])

@@ -7,24 +7,22 @@ and whatever keeps a run's last checkpoint keeps its best weights.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mmctl.config import Config
 from mmctl.data import build_task
-from mmctl.data.task import Batch, Ratio
-from mmctl.evaluation.scoring import CHUNK, _rows, _run
+from mmctl.data.task import Ratio
+from mmctl.errors import MmctlError
+from mmctl.evaluation.scoring import score
+from mmctl.evaluation.validation import sequences
 from mmctl.models.base import Model
 from mmctl.training.config import selected
 from mmctl.training.ranks import ALONE, Ranks
 
-STREAM = 3
-"""Marks validation's generators, beside training (0), held-out losses (1) and evaluation (2)."""
 BATCH_TOKENS = 16384
 """Most tokens in one forward pass (at least one sequence); cannot change a score."""
 
@@ -47,17 +45,10 @@ class Selection:
             return
         name, self.score = selected(t.select)
         self.task = build_task(name, config.data)
-        self.batches = self._draw(config.seed, config.data.length, t.select_examples)
+        self.batches = sequences(self.task, config.seed, config.data.length, t.select_examples)
         if resumed is not None:
             self.state = dict(resumed["state"]["selection"])
             self.weights = resumed["tensors"].get("best")
-
-    def _draw(self, seed: int, length: int, number: int) -> list[Batch]:
-        batches = []
-        for chunk in range(-(-number // CHUNK)):
-            rng = np.random.default_rng([seed, STREAM, zlib.crc32(self.task.name.encode()), length, chunk])
-            batches.append(self.task.sample(rng, min(CHUNK, number - chunk * CHUNK), length, "held-out"))
-        return batches
 
     def due(self, step: int) -> bool:
         """Whether `step` is one to validate: every select_every-th, and the last."""
@@ -66,38 +57,35 @@ class Selection:
     def validate(self, step: int, model: Model, device: torch.device, ranks: Ranks = ALONE) -> dict[str, float]:
         """Measure the weights of `step`, keep them if they are the best so far; {"validation/<task>/<score>": value}.
 
-        Among equals the earliest stays. A score that is not finite is never the best.
+        Among equals the earliest stays. A score that is not finite is none.
         """
         ratio = self._measure(model, device)
         value = float(ranks.agree(ratio.value))
         sign = 1.0 if ratio.accuracy else -1.0  # of losses and distances the lowest is best
         best, target = self.state["score"], self.config.select_target
-        if math.isfinite(value) and (best is None or sign * value > sign * best):
+        found = {f"validation/{self.config.select}": value}
+        if not math.isfinite(value):
+            return found
+        if best is None or sign * value > sign * best:
             self.state |= {"step": step, "score": value}
             self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         if target is not None and self.state["reached"] is None and sign * value >= sign * target:
             self.state["reached"] = step
-        return {f"validation/{self.config.select}": value}
+        return found
 
     def _measure(self, model: Model, device: torch.device) -> Ratio:
         """The score over all validation sequences, in float32 and at the model's m at inference, as it is evaluated."""
         was_training = model.training
         model.eval()
-        with torch.inference_mode():
-            found = [self._scored(model, batch, device) for batch in self.batches]
+        with torch.no_grad():  # not inference mode: what divided parameters put together must stay fit for training
+            ratio = score(model, self.task, self.batches, device, BATCH_TOKENS)[self.score]
         model.train(was_training)
-        total, count = (np.concatenate(column) for column in zip(*((r.total, r.count) for r in found), strict=True))
-        return Ratio(total, count, found[0].accuracy)
-
-    def _scored(self, model: Model, batch: Batch, device: torch.device) -> Ratio:
-        losses, correct = np.zeros(batch.tokens.shape), np.zeros(batch.tokens.shape, dtype=bool)
-        rows = max(1, BATCH_TOKENS // batch.tokens.shape[1])
-        for first in range(0, len(batch.tokens), rows):
-            some = slice(first, first + rows)
-            losses[some], correct[some], read = _run(model, _rows(batch, some), device, self.task)
-            for key, values in read.items():
-                batch.extras.setdefault(key, np.zeros(batch.tokens.shape, values.dtype))[some] = values
-        return self.task.scores(batch, losses, correct)[self.score]
+        if not ratio.count.any():
+            raise MmctlError(
+                f"training.select={self.config.select}: none of the {self.config.select_examples} validation sequences has "
+                "this score"
+            )
+        return ratio
 
     @property
     def done(self) -> bool:
