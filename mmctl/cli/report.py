@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,14 +115,8 @@ def _board(where: Path, given: Sequence[str], out: Sequence[Path]) -> tuple[Docu
                 unread.append(str(error))
                 print(f"mmctl: {error}", file=sys.stderr)
     words = ["mmctl", "report", "--all", *given, *(word for path in out for word in ("--out", str(path)))]
-    made = scoreboard.document(found, _typed(words), unread)
+    made = scoreboard.document(found, shlex.join(words), unread)
     return made, list(out) or [where / f"{BOARD}{suffix}" for suffix in finish.FORMS]
-
-
-def _typed(words: Sequence[str]) -> str:
-    import shlex
-
-    return shlex.join(words)
 
 
 def _results(where: Path, wanted: str | None) -> Path:

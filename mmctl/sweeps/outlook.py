@@ -14,8 +14,8 @@ from mmctl.sweeps.comparing import CHANCE_MARGIN
 from mmctl.sweeps.statistics import LEVEL, Estimate, Sampling
 from mmctl.sweeps.units import Scale, scale_of
 
-MOST_SEEDS = 1000
-"""More than this is said as "more than"."""
+MOST_SEEDS, ENDLESS = 1000, 10**12
+"""More than the first is said as "more than"; the second shows what no number of seeds would do."""
 Interval = tuple[float, float]
 
 
@@ -73,7 +73,7 @@ class _Seen:
 
     def seeds(self, level: float, holds: Callable[[Interval], bool]) -> int | None:
         """The fewest seeds, more than now, at which `holds` of the interval; None where no number of seeds would do."""
-        if not holds(self.at(1_000_000, level)):
+        if not holds(self.at(ENDLESS, level)):
             return None
         low, high = self.n, self.n + 1
         while not holds(self.at(high, level)):

@@ -7,6 +7,7 @@ would run them.
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -160,10 +161,17 @@ def _settings(source: Source, ablation: Mapping[str, Any] | None = None) -> str:
     """Profile, its preset where that has another name, and what the command set otherwise."""
     results = source.results
     preset = (ablation or {}).get("preset") or results["preset"]
-    typed = str(results["command"]).split()
+    typed = _words(str(results["command"]))
     changed = [word for word in typed if "=" in word and not word.startswith("-")]
     match = [f"--match {after}" for before, after in itertools.pairwise(typed) if before == "--match"]
     return ", ".join([results["profile"], *([f"preset {preset}"] * (preset != results["profile"])), *match, *changed])
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # no command of ours
+        return command.split()
 
 
 def _ablation(name: str, matrix: Matrix | None, sources: Sequence[Source]) -> _Shown:
