@@ -60,6 +60,8 @@ def _files(name: str, path: Path) -> Examples:
     digest = hashlib.sha256()
 
     def content(*names: str) -> tuple[Path, str]:
+        if not path.exists():
+            raise UsageError(f"{path}: no such folder or file; expected {' and '.join(DATASET_FILES[name])} of {name}")
         if path.is_file() and len(DATASET_FILES[name]) > 1:
             raise UsageError(f"{path}: expected the folder with {' and '.join(DATASET_FILES[name])} of {name}")
         places = [path] if path.is_file() else [path / n for n in names]

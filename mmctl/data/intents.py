@@ -18,7 +18,7 @@ import numpy as np
 from mmctl.data.icl import by_shots
 from mmctl.data.task import IGNORE, Batch, Ratio, Split, Task, TaskConfig, at_least
 from mmctl.data.vocabulary import BYTES, distinct
-from mmctl.errors import UsageError
+from mmctl.errors import MmctlError, UsageError
 
 if TYPE_CHECKING:
     from mmctl.classification import Examples
@@ -90,11 +90,15 @@ class Intents(Task):
         source = getattr(self.config, which)
         if source is None:
             raise UsageError(f"{self.prefix}{which}=null: expected NAME=PATH, such as clinc150=FOLDER")
-        return _examples(source)
+        try:
+            return _examples(source)
+        except MmctlError as error:
+            raise type(error)(f"{self.prefix}{which}: {error}") from None
 
     def queries(self, split: Split) -> list[list[bytes]]:
         """Queries by intent, of the intents that belong to `split`."""
         if split == "held-out" and self.config.test is not None:
+            self._read("test")
             return _by_intent(self.config.test, "test", None)
         self._read("train")
         return _by_intent(self.config.train or "", split, None if self.config.test is not None else split == "held-out")

@@ -114,8 +114,12 @@ def test_names_and_forms_are_checked(tmp_path: Path) -> None:
         read(f"bankng77={tmp_path}")
     with pytest.raises(UsageError, match="expected banking77=PATH"):
         read("banking77")
-    with pytest.raises(UsageError, match=r"expected train\.csv"):
+    with pytest.raises(
+        UsageError, match=r"none: no such folder or file; expected train\.csv and test\.csv of banking77"
+    ):
         read(f"banking77={tmp_path / 'none'}")
+    with pytest.raises(UsageError, match=r"expected train\.csv of banking77 in it"):
+        read(f"banking77={tmp_path}")
 
 
 def test_hugging_face_names(monkeypatch: pytest.MonkeyPatch) -> None:

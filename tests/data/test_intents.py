@@ -81,6 +81,14 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"data\.tasks\.intents\.train=null: expected NAME=PATH"):
         task().fingerprint()
     assert "train is not set" in (task().unavailable(400, "held-out") or "")
+    there = corpus(tmp_path, "c", 20)
+    for key, keys in (("train", {"train": f"clinc150={tmp_path / 'none'}"}),
+                      ("test", {"train": there, "test": f"banking77={tmp_path / 'none'}"}),
+                      ("test", {"train": there, "test": "bankng77=x"})):  # fmt: skip
+        for reading in (task(**keys).fingerprint, lambda keys=keys: episodes(task(**keys), "held-out")):
+            with pytest.raises(UsageError, match=rf"^data\.tasks\.intents\.{key}: ") as error:
+                reading()
+            assert "no such folder or file; expected" in str(error.value) or '"banking77"' in str(error.value)
     few = task(train=corpus(tmp_path, "a", 5), test=corpus(tmp_path, "b", 2))
     for reading in (few.fingerprint, lambda: episodes(few, "held-out")):  # the first is what a run starts with
         with pytest.raises(UsageError, match="there are 2 intents"):
