@@ -16,9 +16,11 @@ OPTIONS = {
     "dry_run": "--dry-run",
     "force": "--force",
     "retry_failed": "--retry-failed",
+    "tune": "--tune",
 }
 EXCLUSIVE = (
     ("fail_fast", "max_failures"),
+    ("force", "tune"),
     ("status", "dry_run"),
     ("status", "force"),
     ("status", "retry_failed"),
@@ -111,6 +113,17 @@ def ablate(
             show_default=False,
         ),
     ] = None,
+    tune: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="Choose each arm's own value by a validation loss that nothing reported uses, then run with it.",
+            show_default=False,
+        ),
+    ] = None,
+    tune_seeds: Annotated[
+        str | None, typer.Option(help="Seeds of every trial, written like --seeds. Default: the sweep's first.")
+    ] = None,
     runs: Root = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results (or the dry run's table, or the status) as JSON.")
@@ -128,7 +141,7 @@ def ablate(
 
     from mmctl.errors import UsageError
     from mmctl.runs import runs_root
-    from mmctl.sweeps import matching, matrix, plan, profiles, selection, session
+    from mmctl.sweeps import matching, matrix, plan, profiles, selection, session, tuning, tuning_session
 
     words = list(arguments or [])
     names = [w for w in words if "=" not in w]
@@ -145,18 +158,22 @@ def ablate(
     if match is not None:
         chosen = matching.matched(chosen, match)
     picked = [w for option, given in (("--only", only), ("--skip", skip)) for g in given or [] for w in (option, g)]
-    made = plan.make_plan(chosen, scale, overrides, profiles.parse_seeds(seeds), [*names, *picked], match)
+    asked = chosen, scale, overrides, profiles.parse_seeds(seeds), [*names, *picked], match
+    first = asked[3] or [seed for one in chosen for seed in one.seeds or scale.seeds]
+    tuned = tuning.parse(tune or [], profiles.parse_seeds(tune_seeds), first)
+    made = plan.make_plan(*asked) if tuned is None else tuning.base(*asked, tuned)
     for line in matching.misses(made, match) if match else ():
         print(f"matched: {line}", file=sys.stderr)
     if ray_address is not None and launcher != "ray":
         raise UsageError(f"--ray-address {ray_address}: is for --launcher ray, not {launcher}")
     told = [*(launcher_option or []), *([f"address={ray_address}"] if ray_address is not None else [])]
     where = session.Where(launcher, session.parse_options(told), jobs, gpus_per_run)
+    does = session if tuned is None else tuning_session
     if status:
-        session.show_status(made, root, as_json)
+        does.show_status(made, root, as_json)
     elif dry_run:
-        session.dry_run(made, root, where, as_json)
+        does.dry_run(made, root, where, as_json)
     else:
         options = session.Options(force, retry_failed, 1 if fail_fast else max_failures)
-        if code := session.run(made, root, where, as_json, options):
+        if code := does.run(made, root, where, as_json, options):
             raise typer.Exit(code)

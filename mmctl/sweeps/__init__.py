@@ -16,6 +16,8 @@
     comparing, costs, verdicts      what a claim compares, at which cost, and one word for it
     results, report, preamble       results.json and report.md
     numbers                         numbers.csv
+    tuning, tuning_session, tuning_report   --tune: each arm's own value, chosen by a validation loss
+    sensitivity                     --at: the same claims at other settings
     words, terminal, figures        the same for the eye
     tracking, finish                MLflow, and the files a sweep leaves
 

@@ -91,6 +91,7 @@ def _content(plan: Plan, versions: dict[str, str]) -> dict[str, Any]:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions,
         "analysis": ANALYSIS,
+        **({} if plan.tuned is None else {"tuning": plan.tuned.tuning.record()}),
         "ablations": [
             {
                 "name": matrix.name,

@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmctl import plugins
 from mmctl.config import Config, load, parse_overrides
@@ -18,6 +18,9 @@ from mmctl.sweeps.matrix import Matrix, shipped
 from mmctl.sweeps.metrics import check_claims
 from mmctl.sweeps.profiles import Profile
 from mmctl.sweeps.reading import distinct, together
+
+if TYPE_CHECKING:
+    from mmctl.sweeps.tuning import Tuned
 
 LONGEST_NAME = 80
 """Characters of a run folder's name, before the identity."""
@@ -59,6 +62,8 @@ class Plan:
     """Words of `mmctl ablate` that make this plan again (names, selection), besides profile, seeds and overrides."""
     budget: str | None = None
     """What --match made the same for every arm."""
+    tuned: Tuned | None = None
+    """What --tune asks for, and has chosen."""
 
     def runs(self) -> list[Run]:
         """Seed by seed, so that a sweep cut short has whole seeds to compare."""
@@ -86,7 +91,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        return f"{self.profile.name}-{self.digest}"
+        return f"{self.profile.name}-{self.digest}" if self.tuned is None else self.tuned.sweep
 
     def command(self, ablation: str | None = None) -> str:
         """The command line that makes this sweep, or one ablation of it."""
@@ -100,6 +105,7 @@ class Plan:
             numbers = seeds.pop()
             words += ["--seeds", ",".join(map(str, numbers)) + ("," if len(numbers) == 1 else "")]
         words += ["--match", self.budget] if self.budget else []
+        words += self.tuned.tuning.words() if self.tuned is not None else []
         return shlex.join([*words, *plugins.words(), *self.overrides])
 
 

@@ -15,6 +15,7 @@ from mmctl.sweeps.document import Block, Code, Commands, Document, Figure, Headi
 from mmctl.sweeps.figures import caption
 from mmctl.sweeps.report_across import across_blocks
 from mmctl.sweeps.report_claim import claim_blocks
+from mmctl.sweeps.tuning_report import tuning_blocks
 from mmctl.sweeps.units import scale_of
 from mmctl.sweeps.words import MISSING
 
@@ -32,6 +33,7 @@ def document(results: Mapping[str, Any], figures: Mapping[str, Path] | None = No
         blocks.append(_figure(FIRST, drawn, results))
     for ablation in results["ablations"]:
         blocks += _ablation(ablation, drawn)
+    blocks += tuning_blocks(results)
     if set(drawn) - {FIRST}:
         blocks += [Heading("Figures", id="figures"), *(_figure(n, drawn, results) for n in drawn if n != FIRST)]
     blocks += [*preamble.registration(results), *preamble.provenance(results), *_failures(results)]

@@ -63,6 +63,7 @@ def collect(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "versions": versions(),
+        **({} if plan.tuned is None else {"tuning": plan.tuned.record()}),
         "passed_over": plan.passed_over,
         "failures": list(failures),
         "runs": [{"label": r.label, "identity": r.cell.identity, "seed": r.seed, **states[r.key]} for r in plan.runs()],

@@ -14,6 +14,7 @@ from mmctl.sweeps.todo import Options, summary
 
 if TYPE_CHECKING:
     from mmctl.sweeps import progress
+    from mmctl.sweeps.launchers import Resources
     from mmctl.sweeps.plan import Plan
 
 
@@ -59,10 +60,14 @@ def dry_run(plan: Plan, root: Path, where: Where, as_json: bool) -> None:
     except MmctlError as error:  # too large for this machine: what it would take is worth seeing all the same
         rows, totals = estimates.table(plan, root, where.jobs or 1)
         notes = [f"not on this machine: {error}"]
+    made = [(matrix.name, entry) for matrix in plan.matrices for entry in matrix.across]
     if as_json:
-        print(json.dumps({**totals, "notes": notes, "plan": rows}, indent=2))
+        across = [{"ablation": name, **entry.record()} for name, entry in made]
+        print(json.dumps({**totals, "notes": notes, "plan": rows, **({"across": across} if across else {})}, indent=2))
         return
     terminal.show(terminal.plan_table(rows, totals))
+    for name, entry in made:
+        print(f"across arms: {name}/{', '.join(entry.derived())}: {entry.record()['about']}")
     for matrix in plan.matrices:
         for arm, reason in matrix.excluded:
             print(f"left out: {matrix.name}/{arm.name} ({reason})")
@@ -76,7 +81,7 @@ def show_status(plan: Plan, root: Path, as_json: bool) -> None:
     from mmctl.sweeps import progress
 
     asked = progress.of_plan(plan)
-    _show(lambda: progress.look(plan.name, asked, root), as_json)
+    show(lambda: progress.look(plan.name, asked, root), as_json)
 
 
 def show_status_of(name: str, root: Path, as_json: bool) -> None:
@@ -85,7 +90,7 @@ def show_status_of(name: str, root: Path, as_json: bool) -> None:
 
     folder = root / "sweeps" / name
     asked = progress.of_manifest(manifest.read(folder), folder / "manifest.json")
-    _show(lambda: progress.look(name, asked, root), as_json)
+    show(lambda: progress.look(name, asked, root), as_json)
 
 
 def is_sweep(name: str, root: Path) -> bool:
@@ -95,20 +100,12 @@ def is_sweep(name: str, root: Path) -> bool:
 
 def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -> int:
     """Run what is missing, report, and say what is left. Returns the exit code."""
-    from mmctl.sweeps import estimates, finish, launchers, live, manifest, preflight, terminal, tracking
+    from mmctl.sweeps import finish, live, manifest, terminal, tracking
     from mmctl.sweeps.execute import Sweep
-    from mmctl.sweeps.launchers import Resources, launcher
+    from mmctl.sweeps.launchers import launcher
     from mmctl.sweeps.results import versions
-    from mmctl.sweeps.todo import idle
 
-    launchers.check(where.launcher, where.options)  # before a machine's size is complained about
-    resting = idle(plan, root, options)
-    resources = Resources()
-    notes: list[str] = []
-    if not resting:  # runs of another machine can be reported on one that could not make them
-        resources, notes = preflight.resources(plan, where.jobs, where.gpus, where.elsewhere)
-        _, totals = estimates.table(plan, root, resources.jobs)
-        preflight.check_disk(root, totals["bytes"], totals["missing"])
+    resting, resources, notes = prepared(plan, root, where, options)
     folder = manifest.folder(plan, root)
     with launcher(where.launcher, resources, folder, where.options) as place:
         fixed = manifest.write(plan, root, versions())
@@ -153,7 +150,23 @@ def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -
     return outcome.exit_code
 
 
-def _show(see: progress.See, as_json: bool) -> None:
+def prepared(plan: Plan, root: Path, where: Where, options: Options) -> tuple[bool, Resources, list[str]]:
+    """Whether nothing is to be run, what each run gets, and what to tell the user. Raises what cannot be done here."""
+    from mmctl.sweeps import estimates, launchers, preflight
+    from mmctl.sweeps.launchers import Resources
+    from mmctl.sweeps.todo import idle
+
+    launchers.check(where.launcher, where.options)  # before a machine's size is complained about
+    if idle(plan, root, options):  # runs of another machine can be reported on one that could not make them
+        return True, Resources(), []
+    resources, notes = preflight.resources(plan, where.jobs, where.gpus, where.elsewhere)
+    _, totals = estimates.table(plan, root, resources.jobs)
+    preflight.check_disk(root, totals["bytes"], totals["missing"])
+    return False, resources, notes
+
+
+def show(see: progress.See, as_json: bool) -> None:
+    """How far a sweep is, following it on a terminal."""
     from mmctl.sweeps import progress
 
     if as_json:
