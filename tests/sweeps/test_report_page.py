@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import browser
 import fake_runs
 import pytest
 from test_document import HOSTILE, PARSED, Read, words
@@ -216,3 +217,34 @@ def test_results_of_an_unknown_form_are_refused(tmp_path: Path) -> None:
         with pytest.raises(MmctlError, match=says) as caught:
             scoreboard.read(file)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(browser.found() is None, reason="no Chromium or Chrome is installed")
+def test_a_real_browser_shows_report_and_scoreboard(hostile: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
+    """Nothing wider than a phone but inside boxes that scroll, every picture there, nothing asked of the network, no
+    complaint; by day, by night and on paper."""
+    results, folder = hostile
+    made = scoreboard.document(board(tmp_path, {}, results=results), "mmctl report --all")
+    (tmp_path / "scoreboard.html").write_text(as_html.html(made, tmp_path), encoding="utf-8")
+    pages = [folder / "report.html", tmp_path / "scoreboard.html"]
+    shown = browser.Browser(str(browser.found()), tmp_path / "profile")
+    try:
+        for page in pages:
+            for width in (360, 1280):
+                shown.open(page, width)
+                assert shown.ask("document.documentElement.scrollWidth") <= width
+                assert shown.ask("[...document.querySelectorAll('.scroll')].every(e => e.clientWidth <= innerWidth)")
+                assert shown.ask("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+                assert shown.ask("document.images.length") == (2 if page == pages[0] else 0)
+            paper = "getComputedStyle(document.body).backgroundColor"
+            by_day = shown.ask(paper)
+            shown.media(prefers_color_scheme="dark")
+            assert shown.ask(paper) != by_day
+            shown.media("print")
+            assert shown.ask("getComputedStyle(document.querySelector('.scroll')).overflowX") == "visible"
+            shown.media()
+        local = {page.resolve().as_uri() for page in pages}
+        assert {url for url in shown.requests if not url.startswith("data:")} == local
+        assert shown.problems == []
+    finally:
+        shown.close()
