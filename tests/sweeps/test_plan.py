@@ -114,6 +114,8 @@ def test_profiles_scale_with_their_preset() -> None:
         "full": ("micro", 5),
         "paper-small": ("paper-small", 1),
         "paper-large": ("paper-large", 1),
+        "regbench": ("regbench", 3),
+        "recall": ("recall", 3),
     }
     with pytest.raises(UsageError, match='"smok": no such profile; did you mean "smoke"'):
         profiles.profile("smok")

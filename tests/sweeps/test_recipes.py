@@ -1,0 +1,90 @@
+"""Published recipes: presets that ablations of the same name start from, each number in one place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mmctl.config import flat, load, presets
+from mmctl.data import build_task
+from mmctl.errors import UsageError
+from mmctl.sweeps import matrix, plan, profiles
+from mmctl.sweeps.cells import parameters
+from mmctl.sweeps.costs import TOLERANCE
+
+RECIPES = ("regbench", "recall")
+
+
+def planned(name: str, *overrides: str) -> plan.Plan:
+    scale = profiles.profile(profiles.default([name]))
+    return plan.make_plan(matrix.find([name]), scale, overrides, None, [name])
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [([], "smoke"), (["bandwidth", "scale-of-data"], "smoke"), (["recall"], "recall"), (["own/recall.yaml"], "smoke")],
+)
+def test_an_ablation_starts_from_the_recipe_of_its_name(names: list[str], found: str) -> None:
+    assert profiles.default(names) == found
+
+
+def test_two_recipes_in_one_sweep_are_refused() -> None:
+    with pytest.raises(UsageError, match="different profiles"):
+        profiles.default(["recall", "regbench"])
+    with pytest.raises(UsageError, match="different profiles"):
+        profiles.default(["recall", "bandwidth"])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_matrices_of_recipes_change_the_model_and_nothing_the_preset_says(name: str) -> None:
+    made = planned(name)
+    assert f"--profile {name}" in made.command()
+    recipe = flat(load(name))
+    for cell in made.cells.values():
+        assert cell.train_command(made.profile, 0).startswith(f"mmctl train {name} ")
+        assert {key.partition(".")[0] for key in cell.settings} == {"model"}
+        values = flat(cell.config)
+        assert {k: v for k, v in values.items() if k.startswith(("data.", "training.", "evaluation."))} == {
+            k: values[k] if k == "training.precision" else v
+            for k, v in recipe.items()
+            if k.startswith(("data.", "training.", "evaluation."))
+        }
+
+
+def test_regbench_is_the_published_recipe() -> None:
+    made = planned("regbench")
+    v1 = made.cell("regbench", "v1").config
+    model = (v1.model.layers, v1.model.width, v1.model.heads, v1.model.persistent_slots, v1.model.dropout)
+    assert model == (2, 128, 8, 448, 0.05)
+    task = v1.data.tasks.regbench
+    assert v1.training.steps * v1.data.batch / task.automata == 200  # epochs
+    assert (v1.training.learning_rate, v1.training.weight_decay, v1.training.clip) == (5e-4, 0.1, 1.0)
+    assert round(v1.training.warmup / v1.training.steps, 1) == v1.training.final_fraction == 0.1
+    assert v1.data.vocabulary == 20
+    v2 = made.cell("regbench", "v2").config
+    assert abs(parameters(v2) / parameters(v1) - 1) < TOLERANCE
+    layers = [made.cell("regbench", f"transformer-{n}").config.model.layers for n in (2, 8)]
+    assert layers == [2, 8]
+
+
+def test_longer_recall_sequences_hold_no_more_pairs() -> None:
+    config = load("recall")
+    task = build_task("recall", config.data)
+    assert max(config.evaluation.lengths) == 16
+    assert {task.notes(k * config.data.length)["pairs"] for k in config.evaluation.lengths} == {4}
+
+
+@pytest.mark.parametrize("name", ["regbench", "recall", "mqar", "induction"])
+@pytest.mark.parametrize("model", ["mosaic-v1", "mosaic-v2", "transformer"])
+def test_recipes_take_every_model_and_choose_their_checkpoint(name: str, model: str) -> None:
+    assert name in presets()
+    config = load(name, [f"model.name={model}"])
+    (task,) = config.data.tasks_in_mixture()
+    assert config.training.select == f"{task}/accuracy"
+
+
+def test_a_users_own_matrix_of_the_same_name_has_no_recipe(tmp_path: Path) -> None:
+    own = tmp_path / "recall.yaml"
+    own.write_text(matrix.shipped()["recall"].read_text())
+    assert profiles.default([str(own)]) == "smoke"
