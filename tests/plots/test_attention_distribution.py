@@ -110,6 +110,20 @@ def test_panels_one_per_layer_and_memory_on_shared_log_axes():
     assert [a.get_ylabel() for a in figure.axes if a.get_ylabel()] == [f"layer {n}" for n in (0, 4, 8, 11, 15, 19)]
 
 
+def test_titles_and_labels_stand_over_the_middle_of_their_panels():
+    panel = ad.Panel(np.full((2, 40), 1 / 40), np.zeros((2, 40)))
+    one = ad.Distribution("r", "m", "text", 40, 4, 8, {"layer0/attention": panel})
+    two = ad.Distribution("s", "m2", "text", 40, 4, 8, {f"layer0/{m}": panel for m in ("a", "b")})
+    figure = ad.plot([one, two])
+    figure.draw_without_rendering()
+    for group in figure.subfigs:
+        boxes = [axes.get_window_extent() for axes in group.axes]
+        middle = (min(b.x0 for b in boxes) + max(b.x1 for b in boxes)) / 2
+        for text in (group._suptitle, group._supxlabel):
+            box = text.get_window_extent()
+            assert (box.x0 + box.x1) / 2 == pytest.approx(middle, abs=2.0)  # pixels
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"task": "txt"}, 'did you mean "text"'), ({"sequences": 1}, "--sequences 1"), ({"length": 10**8}, "--length")],

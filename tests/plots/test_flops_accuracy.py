@@ -75,9 +75,33 @@ def test_no_two_points_hide_each_other():
     assert placed[0] == 1e6
 
 
+def test_parameters_can_be_the_axis(sweep, tmp_path):
+    paths = fa.draw(sweep, tmp_path, against="parameters")
+    assert paths["png"].name == "params-accuracy-icl-accuracy-last-quarter-1x.png"
+    runs, context = fa.collect(sweep, fa.METRIC, "executed")
+    found = fa.points(runs)
+    about = {"metric": fa.METRIC, "convention": "executed", "context": context}
+    figure = fa.plot(found, **about, against="parameters")
+    ours, theirs = figure.axes
+    assert (ours.get_xlabel().partition("\n")[0], theirs.get_xlabel()) == ("parameters", "parameters\n(convention: published)")
+    assert {line.get_xdata()[0] for line in theirs.lines} == {float(fa.published_cost(p)[1]) for p in fa.PUBLISHED}
+    # All three have 1,000 parameters: two are moved, a tick marks where from, and the figure says so.
+    ticks = [line.get_xdata()[0] for line in ours.lines if list(line.get_ydata()) == [0.0, 0.025]]
+    assert ticks == [1000.0, 1000.0]
+    assert "stand side by side" in figure._suptitle.get_text().replace("\n", " ")
+
+
+def test_points_that_are_not_moved_are_not_said_to_be():
+    runs = [fa.Run(f"arm {n}", "m", 0, 0.5, 1e6 * n, 10) for n in range(1, 4)]
+    figure = fa.plot(fa.points(runs), metric="m", convention="executed", context=1)
+    assert "side by side" not in figure._suptitle.get_text().replace("\n", " ")
+
+
 def test_wrong_names_are_one_clear_line(root, sweep, tmp_path):
     with pytest.raises(UsageError, match=r'did you mean "icl/accuracy-last-quarter@1x"'):
         fa.collect(sweep, "icl/acuracy-last-quarter@1x", "executed")
+    with pytest.raises(UsageError, match=r'--against "params".* did you mean "parameters"'):
+        fa.draw(sweep, tmp_path, against="params")
     with pytest.raises(UsageError, match="executed"):
         fa.collect(sweep, fa.METRIC, "exekuted")
     with pytest.raises(UsageError, match="smoke-00000000"):
