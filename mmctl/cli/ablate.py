@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mmctl.cli import complete
 from mmctl.cli.options import Root
+
+if TYPE_CHECKING:
+    from mmctl.sweeps.plan import Plan
 
 OPTIONS = {
     "fail_fast": "--fail-fast",
@@ -124,6 +127,14 @@ def ablate(
     tune_seeds: Annotated[
         str | None, typer.Option(help="Seeds of every trial, written like --seeds. Default: the sweep's first.")
     ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="Also run the sweep at these settings, one at a time, and show every claim's verdict at each; repeat.",
+            show_default=False,
+        ),
+    ] = None,
     runs: Root = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results (or the dry run's table, or the status) as JSON.")
@@ -141,7 +152,18 @@ def ablate(
 
     from mmctl.errors import UsageError
     from mmctl.runs import runs_root
-    from mmctl.sweeps import matching, matrix, plan, profiles, selection, session, tuning, tuning_session
+    from mmctl.sweeps import (
+        matching,
+        matrix,
+        plan,
+        profiles,
+        selection,
+        sensitivity,
+        sensitivity_session,
+        session,
+        tuning,
+        tuning_session,
+    )
 
     words = list(arguments or [])
     names = [w for w in words if "=" not in w]
@@ -158,22 +180,35 @@ def ablate(
     if match is not None:
         chosen = matching.matched(chosen, match)
     picked = [w for option, given in (("--only", only), ("--skip", skip)) for g in given or [] for w in (option, g)]
-    asked = chosen, scale, overrides, profiles.parse_seeds(seeds), [*names, *picked], match
-    first = asked[3] or [seed for one in chosen for seed in one.seeds or scale.seeds]
+    numbers = profiles.parse_seeds(seeds)
+    first = numbers or [seed for one in chosen for seed in one.seeds or scale.seeds]
     tuned = tuning.parse(tune or [], profiles.parse_seeds(tune_seeds), first)
-    made = plan.make_plan(*asked) if tuned is None else tuning.base(*asked, tuned)
+
+    def composed(further: list[str]) -> Plan:
+        asked = chosen, scale, [*overrides, *further], numbers, [*names, *picked], match
+        return plan.make_plan(*asked) if tuned is None else tuning.base(*asked, tuned)
+
+    further = sensitivity.parse(at or [], overrides, None if tuned is None else tuned.key)
+    made = composed([])
     for line in matching.misses(made, match) if match else ():
         print(f"matched: {line}", file=sys.stderr)
     if ray_address is not None and launcher != "ray":
         raise UsageError(f"--ray-address {ray_address}: is for --launcher ray, not {launcher}")
     told = [*(launcher_option or []), *([f"address={ray_address}"] if ray_address is not None else [])]
     where = session.Where(launcher, session.parse_options(told), jobs, gpus_per_run)
-    does = session if tuned is None else tuning_session
-    if status:
+    does: sensitivity_session.Session = session if tuned is None else tuning_session
+    options = session.Options(force, retry_failed, 1 if fail_fast else max_failures)
+    if further:
+        sweeps = sensitivity.plans(further, composed)
+        if status:
+            sensitivity_session.show_status(sweeps, does, root, as_json)
+        elif dry_run:
+            sensitivity_session.dry_run(sweeps, does, root, where, as_json)
+        elif code := sensitivity_session.run(sweeps, at or [], does, root, where, as_json, options):
+            raise typer.Exit(code)
+    elif status:
         does.show_status(made, root, as_json)
     elif dry_run:
         does.dry_run(made, root, where, as_json)
-    else:
-        options = session.Options(force, retry_failed, 1 if fail_fast else max_failures)
-        if code := does.run(made, root, where, as_json, options):
-            raise typer.Exit(code)
+    elif code := does.run(made, root, where, as_json, options):
+        raise typer.Exit(code)

@@ -49,6 +49,17 @@ def of_manifest(manifest: Mapping[str, Any], path: Path) -> list[Asked]:
     return [Asked(name, identity, seed) for seed in seeds for name, identity, own in cells if seed in own]
 
 
+def of_results(path: Path) -> list[Asked]:
+    """What a sweep's results are about; none if they are damaged."""
+    from mmctl.runs.files import read_object
+
+    try:
+        runs = read_object(path)["runs"]
+        return [Asked(str(run["label"]).rpartition("/")[0], str(run["identity"]), int(run["seed"])) for run in runs]
+    except (MmctlError, KeyError, TypeError, ValueError):
+        return []
+
+
 def look(sweep: str, asked: Iterable[Asked], root: Path) -> dict[str, Any]:
     """{"sweep", "counts", "seconds_left", "runs": [a row each]}, JSON-ready; None where a number is not known."""
     from mmctl.runs import RunFolder

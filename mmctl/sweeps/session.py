@@ -90,6 +90,9 @@ def show_status_of(name: str, root: Path, as_json: bool) -> None:
 
     folder = root / "sweeps" / name
     asked = progress.of_manifest(manifest.read(folder), folder / "manifest.json")
+    if (folder / "results.json").is_file():  # with --tune: what was chosen once the trials had ended
+        known = {(one.identity, one.seed) for one in asked}
+        asked += [one for one in progress.of_results(folder / "results.json") if (one.identity, one.seed) not in known]
     show(lambda: progress.look(name, asked, root), as_json)
 
 
