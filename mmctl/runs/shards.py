@@ -59,7 +59,7 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], *,
                 shelf.tidy(folder)
                 temporary.mkdir()
         with ranks.together(), explained(target):
-            parts = {key(group, name): tensors[group][name] for group, some in names.items() for name in some}
+            parts = untied({key(g, name): tensors[g][name] for g, some in names.items() for name in some})
             writer = dcp.HuggingFaceStorageWriter(str(temporary), save_distributed=True)
             dcp.save(parts, storage_writer=writer, process_group=ranks.control)
             own = {path.name: shelf.settle(path) for path in temporary.glob(f"{PREFIX}{ranks.rank + 1:05d}-*")}
@@ -74,6 +74,19 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any], *,
         if ranks.first:
             shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def untied(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same divided tensors, none of which shares memory with another: safetensors refuses tied ones (v1's embedding
+    and classifier), so all but the first are copied."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in parts.items():
+        local: Any = tensor.to_local()  # type: ignore[operator]
+        place = local.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if local.numel() and place in seen else tensor
+        seen.add(place)
+    return found
 
 
 @contextmanager

@@ -39,7 +39,10 @@ def run_it(ranks: Ranks, root: Path, stop: tuple[int, int, int] | None, *words: 
     return outcome.state, outcome.exit_code, outcome.reason
 
 
-SIX = ("data.batch=6", "operation.log_every=1")
+SIX = (
+    "data.batch=6", "operation.log_every=1", "training.select=recall/loss", "training.select_every=2",
+    "training.select_examples=8",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,7 @@ def numbers(run: RunFolder) -> list[dict[str, Any]]:
 def same_run(run: RunFolder, other: RunFolder) -> None:
     for mine, theirs in zip(numbers(other), numbers(run), strict=True):
         assert theirs == pytest.approx(mine, rel=1e-5)
+    assert run.result()["selected"]["step"] == other.result()["selected"]["step"]
     assert run.identity == other.identity
     assert run.evaluations().keys() == other.evaluations().keys()
 
@@ -84,6 +88,16 @@ def test_a_run_is_stopped_by_a_signal_to_any_process_and_resumed_by_another_numb
     same_run(run, undisturbed)
     segments = [(s["from_step"], s["world_size"]) for s in run.provenance()["segments"]]
     assert segments == [(0, before), (5, after)]
+
+
+def test_tied_parameters_and_dropout_are_those_of_one_process(tmp_path: Path) -> None:
+    words = (*SIX, "model.name=mosaic-v1", "model.persistent_slots=8", "model.dropout=0.2")
+    whole = RunFolder.open(execute(tiny_config(*words), tmp_path / "one").path)
+    stopped = on(2, run_it, tmp_path / "two", (1, 5, signal.SIGINT), *words)
+    assert [outcome[0] for outcome in stopped] == ["interrupted"] * 2, stopped
+    resumed = on(2, run_it, tmp_path / "two", None, *words)
+    assert [outcome[0] for outcome in resumed] == ["finished"] * 2, resumed
+    same_run(only_run(tmp_path / "two"), whole)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
