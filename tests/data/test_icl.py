@@ -112,7 +112,9 @@ def test_the_gain_per_doubling_is_the_slope_within_sequences() -> None:
     learned = icl().scores(batch, np.ones(batch.tokens.shape), batch.extras["shots"] >= 3)
     assert learned["gain-per-doubling"].value > 0.2
     assert not learned["gain-per-doubling"].accuracy
-    assert icl().scores(batch, np.ones(batch.tokens.shape), batch.labelled)["gain-per-doubling"].value == pytest.approx(0)
+    assert icl().scores(batch, np.ones(batch.tokens.shape), batch.labelled)["gain-per-doubling"].value == pytest.approx(
+        0
+    )
 
 
 def test_what_does_not_fit_is_one_clear_line() -> None:
