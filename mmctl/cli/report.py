@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -81,7 +81,7 @@ def _check(path: Path) -> None:
 def _sweep(where: Path, wanted: str | None, out: Sequence[Path]) -> tuple[Document, list[Path]]:
     """(The report, the files to write). Brings a sweep's own folder up to date."""
     from mmctl.plots import sources
-    from mmctl.sweeps import figures, finish
+    from mmctl.sweeps import figures, finish, preamble
     from mmctl.sweeps import report as reports
 
     folder = _results(where, wanted).parent
@@ -94,7 +94,8 @@ def _sweep(where: Path, wanted: str | None, out: Sequence[Path]) -> tuple[Docume
         paths = drawn.paths
     else:
         paths = figures.present(folder, results)
-    made = reports.document(results, {name: folder / path for name, path in paths.items()})
+    with preamble.whole(folder / "results.json", results):
+        made = reports.document(results, {name: folder / path for name, path in paths.items()})
     return made, list(out) or [folder / f"report{suffix}" for suffix in finish.FORMS]
 
 
@@ -140,7 +141,7 @@ def _write(made: Document, path: Path) -> None:
     from mmctl.runs.files import write_text
     from mmctl.sweeps.finish import rendered
 
-    text: Any = rendered(made, path.absolute().parent, path.suffix)
+    text = rendered(made, path.absolute().parent, path.suffix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -54,7 +54,7 @@ figcaption { color: var(--soft); font-size: .875rem; margin-top: .3rem; }
   nav { display: none; }
   .scroll { overflow: visible; border: 0; }
   table { font-size: 7pt; overflow-wrap: anywhere; width: 100%; max-width: 100%; }
-  th, td, tbody th { min-width: 0; padding: .15rem .3rem; }
+  th, td, tbody th { min-width: 13mm; padding: .15rem .3rem; }
   pre { white-space: pre-wrap; }
   h2, h3, h4, thead { break-after: avoid; }
   tr, figure, pre { break-inside: avoid; }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from mmctl.errors import MmctlError
 from mmctl.sweeps import words
 from mmctl.sweeps.costs import TOLERANCE
 from mmctl.sweeps.document import (
@@ -33,6 +36,20 @@ p (Holm) is significant below 0.05, whatever the uncorrected 95% interval shows.
 intervals against the margin or range stated with the claim, uncorrected. Hyper-parameters were not chosen on any reported \
 number. Accuracies are in percent, their differences in percentage points; of losses, lower is better. "Unmatched": \
 parameters, FLOPs or training tokens of the two arms differ by more than {tolerance:g}%."""
+
+
+@contextlib.contextmanager
+def whole(path: Path, results: Mapping[str, Any]) -> Iterator[None]:
+    """Around what reads results: those in which something is not there are damaged, or older than it. MmctlError, one
+    line."""
+    try:
+        yield
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        again = results.get("command") or "its own command"
+        raise MmctlError(
+            f"{path}: not whole ({type(error).__name__}: {error}); brought up to date, without training anything anew, by: "
+            f"{again}"
+        ) from error
 
 
 def title(results: Mapping[str, Any]) -> str:

@@ -61,6 +61,7 @@ class Tested:
     """A claim as one sweep tested it."""
 
     claim: Mapping[str, Any]
+    ablation: Mapping[str, Any]
     source: Source
 
 
@@ -76,7 +77,12 @@ def read(file: Path) -> Source:
     if not isinstance(form, int) or not OLDEST <= form <= SCHEMA:
         again = results.get("command") or "its own command"
         raise MmctlError(f"{file}: of form {form}, expected {OLDEST} to {SCHEMA}; brought up to date by: {again}")
-    return Source(file, results)
+    found = Source(file, results)
+    with preamble.whole(file, results):
+        for ablation in results["ablations"]:
+            for claim in ablation["claims"]:
+                _row(claim, found, ablation)
+    return found
 
 
 def document(sources: Sequence[Source], command: str, unread: Sequence[str] = ()) -> Document:
@@ -181,7 +187,7 @@ def _ablation(name: str, matrix: Matrix | None, sources: Sequence[Source]) -> _S
     tested: dict[str, list[Tested]] = {}
     for ablation, source in runs:
         for claim in ablation["claims"]:
-            tested.setdefault(claim["id"], []).append(Tested(claim, source))
+            tested.setdefault(claim["id"], []).append(Tested(claim, ablation, source))
     rows: list[list[Text]] = []
     verdicts: list[list[str]] = []
     for claim in matrix.claims if matrix is not None else ():
@@ -189,16 +195,10 @@ def _ablation(name: str, matrix: Matrix | None, sources: Sequence[Source]) -> _S
             rows.append([claim.statement, words.published(asdict(claim)), words.MISSING, "", Word(NOT_RUN), ""])
             verdicts.append([NOT_RUN])
     whole = len(verdicts) == len(matrix.claims if matrix is not None else ()) and not tested
-    by_source = {id(source): ablation for ablation, source in runs}
     listed: list[list[Text]] = []
     for found in tested.values():
         verdicts.append([one.claim["verdict"] for one in found])
-        for one in found:
-            c, source = one.claim, one.source
-            profile = _settings(source, by_source[id(source)])
-            listed.append(
-                [c["statement"], words.published(c), words.ours(c), profile, preamble.verdict(c), _report(source)]
-            )
+        listed += [_row(one.claim, one.source, one.ablation) for one in found]
     if listed or rows:
         head = ["claim", "published", "ours (mean, 95% interval)", "profile", "verdict", "report"]
         blocks.append(Table(f"{name}: claims", head, [*listed, *rows]))
@@ -208,6 +208,12 @@ def _ablation(name: str, matrix: Matrix | None, sources: Sequence[Source]) -> _S
         blocks.append(Paragraph("Not run." if whole or not runs else "What is not run yet, by:"))
         blocks.append(Commands([f"mmctl ablate {name} --profile smoke"]))
     return _Shown(blocks, verdicts)
+
+
+def _row(claim: Mapping[str, Any], source: Source, ablation: Mapping[str, Any]) -> list[Text]:
+    said, ours = words.published(claim), words.ours(claim)
+    profile = _settings(source, ablation)
+    return [claim["statement"], said, ours, profile, preamble.verdict(claim), _report(source)]
 
 
 def _reports(sources: Sequence[Source]) -> Iterator[Span]:
