@@ -1,14 +1,15 @@
 """Accuracy against the number of demonstrations: does a model go on learning in its context?
 
-From the evaluations of runs: icl and intents (examples of the same class seen before in the sequence), and in-context
-classification (rounds of one example of every class; mean over the four prompts).
+From the evaluations of runs, or from the arms of a sweep over their seeds: icl and intents (examples of the same class
+seen before in the sequence), and in-context classification (rounds of one example of every class; mean over the four
+prompts). To the right of the dotted line are more demonstrations than training sequences hold.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +33,8 @@ PROMPTS = re.compile(r"(?P<task>[^/]+)/accuracy-mean@(?P<shots>\d+)")
 
 @dataclass(frozen=True)
 class Point:
-    """Accuracy of one run after so many shots; n examples, 95% interval over them."""
+    """Accuracy of one run after so many shots; n examples, 95% interval over them. Of an arm of a sweep: the mean over n
+    seeds, and the interval over those."""
 
     run: str
     task: str
@@ -41,43 +43,79 @@ class Point:
     interval: tuple[float, float] | None
     n: int
     chance: float | None
+    seen: int | None = None
+    """Most shots that sequences of the training length reach."""
 
 
 def collect(runs: Sequence[RunFolder], tasks: Sequence[str] = ()) -> list[Point]:
     """Points of every run; episodes at the longest length that reaches a number of shots. UsageError when there is
     none."""
-    found: dict[tuple[str, str, int], tuple[int, Point]] = {}
+    found = _Longest()
     for run in runs:
         for evaluation in run.evaluations().values():
             if changed(evaluation.get("changes")):
                 continue
+            notes = evaluation.get("tasks", {})
             for name, score in evaluation["scores"].items():
                 match = EPISODES.fullmatch(name) or PROMPTS.fullmatch(name)
-                if match is None:
-                    continue
-                multiple = int(match.groupdict().get("multiple", 1))
-                key = (run.label, match["task"], int(match["shots"]))
-                if key in found and found[key][0] >= multiple:
-                    continue
-                notes = evaluation.get("tasks", {})
-                about = notes.get(f"{match['task']}@{multiple}x") or notes.get(match["task"].partition("-")[0]) or {}
-                interval = score["interval"] and (score["interval"][0], score["interval"][1])
-                found[key] = multiple, Point(*key, score["value"], interval, score["n"], about.get("chance"))
-    points = [point for _, point in found.values()]
-    known = sorted({p.task for p in points})
-    for task in tasks:
-        if task not in known:
-            raise UsageError(f'--task "{task}": no run has scores of it by shots{nearest(task, known, "tasks")}')
-    points = [p for p in points if not tasks or p.task in tasks]
-    if not points:
-        raise UsageError(
-            f"{', '.join(run.label for run in runs)}: no scores by shots; first mmctl eval RUN --suite in-context"
-        )
-    return sorted(points, key=lambda p: (p.task, p.run, p.shots))
+                if match is not None:
+                    multiple = int(match.groupdict().get("multiple", 1))
+                    about = (
+                        notes.get(f"{match['task']}@{multiple}x") or notes.get(match["task"].partition("-")[0]) or {}
+                    )
+                    found.add(run.label, match, score["value"], score, about.get("chance"))
+    names = ", ".join(run.label for run in runs)
+    return found.points(tasks, f"{names}: no scores by shots; first mmctl eval RUN --suite in-context")
 
 
-def plot(points: Sequence[Point]) -> Figure:
-    """One panel a task, one line a run, chance as grey dashes."""
+def collect_sweep(sweep: Path, tasks: Sequence[str] = ()) -> list[Point]:
+    """Points of every arm of a sweep that changes nothing at evaluation, over its seeds. UsageError when there is
+    none."""
+    found = _Longest()
+    for arm in sources.arms(sources.read_results(sweep)):
+        for name, score in arm["scores"].items():
+            match = EPISODES.fullmatch(name)
+            if match is not None and not changed(arm["evaluate"]):
+                found.add(arm["shown"], match, score["mean"], score, score["chance"])
+    return found.points(tasks, f"{sweep}: no scores by shots (tasks icl or intents, suite in-context)")
+
+
+class _Longest:
+    """Of the scores of a line after a number of shots, that of the longest sequences."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, str, int], tuple[int, Point]] = {}
+        self.seen: dict[str, int] = {}
+
+    def add(
+        self, line: str, match: re.Match[str], value: float, score: Mapping[str, Any], chance: float | None
+    ) -> None:
+        key = line, match["task"], int(match["shots"])
+        multiple = int(match.groupdict().get("multiple") or 0)
+        if multiple == 1:
+            self.seen[match["task"]] = max(self.seen.get(match["task"], 0), key[2])
+        if key not in self.found or self.found[key][0] < multiple:
+            interval = score["interval"] and (score["interval"][0], score["interval"][1])
+            self.found[key] = multiple, Point(*key, value, interval, score["n"], chance)
+
+    def points(self, tasks: Sequence[str], nothing: str) -> list[Point]:
+        """Those of `tasks` (none named: all), in order. UsageError for an unknown task, and `nothing` for none."""
+        points = [replace(point, seen=self.seen.get(point.task)) for _, point in self.found.values()]
+        known = sorted({p.task for p in points})
+        for task in tasks:
+            if task not in known:
+                raise UsageError(f'--task "{task}": no run has scores of it by shots{nearest(task, known, "tasks")}')
+        points = [p for p in points if not tasks or p.task in tasks]
+        if not points:
+            raise UsageError(nothing)
+        return sorted(points, key=lambda p: (p.task, p.run, p.shots))
+
+
+def plot(points: Sequence[Point], over: str = "examples") -> Figure:
+    """One panel a task, one line a run (or an arm), chance as grey dashes, the most shots of training as a dotted line.
+
+    over: what the intervals are over, and what a point's n counts.
+    """
     tasks, names = (list(dict.fromkeys(getattr(p, key) for p in points)) for key in ("task", "run"))
     with style.house_style():
         drawn = style.figure(max(3.6, 2.7 * len(tasks) + 0.4), 3.1)
@@ -104,14 +142,25 @@ def plot(points: Sequence[Point]) -> Figure:
             chance = next((p.chance for p in points if p.task == task and p.chance is not None), None)
             if chance is not None:
                 panel.axhline(100 * chance, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
+            seen = next((p.seen for p in points if p.task == task and p.seen is not None), None)
+            most = max(p.shots for p in points if p.task == task)
+            if seen is not None and seen < most:
+                panel.axvline(seen, color=style.INK, linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)
             panel.set_title(task)
             panel.set_xlabel("shots: examples of the class seen before")
+            panel.set_xscale("symlog", base=2, linthresh=1)
+            ticks = [0, *(2**i for i in range(most.bit_length()))]
+            panel.set_xticks(ticks, [str(t) for t in ticks])
+            panel.minorticks_off()
+            panel.set_xlim(-0.3, 1.2 * max(most, 1))
             panel.set_ylim(-3, 103)
         axes[0].set_ylabel("accuracy (%)")
         handles, labels = axes[0].get_legend_handles_labels()
         drawn.legend(handles, labels, loc="outside lower center", ncols=len(tasks), fontsize=7)
         fewest, most = min(p.n for p in points), max(p.n for p in points)
-        style.note(drawn, f"bands: 95% intervals over examples, n = {fewest} to {most} a point; grey dashes: chance")
+        counts = f"n = {fewest}" if fewest == most else f"n = {fewest} to {most} a point"
+        beyond = "; right of the dotted line: more than in training" if any(p.seen is not None for p in points) else ""
+        style.note(drawn, f"bands: 95% intervals over {over}, {counts}; grey dashes: chance{beyond}")
     return drawn
 
 
@@ -120,7 +169,7 @@ def rows(points: Sequence[Point]) -> list[dict[str, Any]]:
     return [
         {
             "run": p.run, "task": p.task, "shots": p.shots, "accuracy": p.value, "low": p.interval and p.interval[0],
-            "high": p.interval and p.interval[1], "n": p.n, "chance": p.chance,
+            "high": p.interval and p.interval[1], "n": p.n, "chance": p.chance, "seen_in_training": p.seen,
         }
         for p in points
     ]  # fmt: skip
@@ -129,20 +178,21 @@ def rows(points: Sequence[Point]) -> list[dict[str, Any]]:
 def draw(runs: Sequence[RunFolder], directory: Path, tasks: Sequence[str] = ()) -> dict[str, Path]:
     """Collect, draw and save the figure of these runs. Returns the paths by kind."""
     points = collect(runs, tasks)
-    return style.save(
-        plot(points),
-        directory,
-        style.slug("-".join(["shots", *tasks])),
-        rows(points),
-        title=TITLE,
-        runs=[run.label for run in runs],
-        n=max(p.n for p in points),
-    )
+    return _save(plot(points), points, directory, tasks, [run.label for run in runs])
 
 
 def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
-    """The figure of one run of each model in a sweep."""
-    return draw(sources.baseline_runs(sweep), directory)
+    """The figure of a sweep's arms over their seeds."""
+    points = collect_sweep(sweep)
+    labels = sources.run_labels(sources.read_results(sweep))
+    return _save(plot(points, "seeds"), points, directory, (), labels)
+
+
+def _save(
+    drawn: Figure, points: Sequence[Point], directory: Path, tasks: Sequence[str], labels: Sequence[str]
+) -> dict[str, Path]:
+    stem = style.slug("-".join(["shots", *tasks]))
+    return style.save(drawn, directory, stem, rows(points), title=TITLE, runs=labels, n=max(p.n for p in points))
 
 
 def command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from mmctl.errors import UsageError
 from mmctl.plots import depth, shots
+from mmctl.sweeps.results import SCHEMA
 
 
 def score(value: float, n: int = 10) -> dict[str, Any]:
@@ -61,6 +63,31 @@ def test_shots_come_from_the_longest_sequences_and_from_prompts(tmp_path: Path) 
     assert list(line.get_ydata()) == pytest.approx([10, 90, 80])
     paths = shots.draw([run("a", EPISODES)], tmp_path)
     assert [row["accuracy"] for row in csv.DictReader(paths["csv"].open())] == ["0.1", "0.5"]
+
+
+def test_a_sweep_is_drawn_over_its_seeds(tmp_path: Path) -> None:
+    def arm(name: str, values: dict[str, float], **changes: Any) -> dict[str, Any]:
+        scores = {k: {"mean": v, "interval": [v - 0.1, v + 0.1], "n": 3, "chance": 0.125} for k, v in values.items()}
+        evaluate = {"remove_long_term": False, "delay": None, **changes}
+        return {"name": name, "label": name, "model": name, "identity": name, "evaluate": evaluate, "scores": scores}
+
+    values = {"icl/accuracy-shots1@1x": 0.5, "icl/accuracy-shots3@1x": 0.6, "icl/accuracy-shots1@8x": 0.7}
+    arms = [arm("mosaic", values | {"icl/accuracy-shots9@8x": 0.9}), arm("removed", values, remove_long_term=True)]
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    results = {"schema": SCHEMA, "runs": [], "ablations": [{"name": "shots", "arms": arms}]}
+    (folder / "results.json").write_text(json.dumps(results))
+    points = shots.collect_sweep(folder)
+    assert [(p.run, p.shots, p.value, p.n, p.seen) for p in points] == [
+        ("mosaic", 1, 0.7, 3, 3), ("mosaic", 3, 0.6, 3, 3), ("mosaic", 9, 0.9, 3, 3)
+    ]  # fmt: skip
+    panel = shots.plot(points, "seeds").axes[0]
+    assert [3.0, 3.0] in [list(line.get_xdata()) for line in panel.get_lines()]  # training's most shots, dotted
+    rows = list(csv.DictReader(shots.draw_sweep(folder, tmp_path)["csv"].open()))
+    assert [row["accuracy"] for row in rows] == ["0.7", "0.6", "0.9"]
+    (folder / "results.json").write_text(json.dumps(results | {"ablations": []}))
+    with pytest.raises(UsageError, match="no scores by shots"):
+        shots.collect_sweep(folder)
 
 
 DEPTHS = {
