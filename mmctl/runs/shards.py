@@ -82,7 +82,7 @@ def untied(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     seen: set[int] = set()
     found = {}
     for name, tensor in parts.items():
-        local: Any = tensor.to_local()  # type: ignore[operator]
+        local: Any = tensor.to_local()  # type: ignore[attr-defined]
         place = local.untyped_storage().data_ptr()
         found[name] = tensor.clone() if local.numel() and place in seen else tensor
         seen.add(place)

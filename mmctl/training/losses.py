@@ -82,8 +82,8 @@ def step_losses(
         if batch.documents is not None:
             documents = torch.from_numpy(np.ascontiguousarray(batch.documents[rows])).to(device)
         labelled = targets >= 0
-        dropping = noise is not None and getattr(model.config, "dropout", 0) > 0
-        model.noise = Noise(*noise, rows) if dropping else None  # type: ignore[misc]
+        dropping = getattr(model.config, "dropout", 0) > 0
+        model.noise = Noise(*noise, rows=rows) if noise is not None and dropping else None
         with autocast(device, precision):
             logits = model(tokens, documents=documents, delay=delay, labelled=labelled)
         losses = token_losses(logits, targets[labelled])

@@ -17,7 +17,7 @@ from mmctl.data.mixture import Mixture
 from mmctl.errors import MmctlError, UsageError
 from mmctl.evaluation import find_evaluation
 from mmctl.evaluation.scoring import evaluate, examples
-from mmctl.runs import RunFolder
+from mmctl.runs import RunFolder, clean
 from mmctl.training import selection as selecting
 from mmctl.training import work
 from mmctl.training.ranks import ALONE, Interrupted
@@ -113,6 +113,19 @@ def test_training_ends_at_the_target_and_a_restart_goes_no_further(
     assert result["selected"]["reached"] == 4
     assert "train_loss" not in result  # there was no last tenth
     assert load_trained(run)[2] == 4
+
+
+def test_what_frees_disk_leaves_the_best_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = rigged(monkeypatch, {2: 0.1, 4: 0.9, 6: 0.2, 8: 0.3, 10: 0.2, 12: 0.3})
+    run = RunFolder.open(execute(tiny_selecting("operation.keep=3"), tmp_path).path)
+    assert len(run.checkpoint_steps()) == 3
+    items = list(clean.find(tmp_path, [run]))
+    assert {item.kind for item in items} >= {"checkpoint"}
+    assert not clean.delete(items, tmp_path).left
+    assert run.checkpoint_steps() == [12]
+    model, _, step = load_trained(run)
+    assert step == 4
+    assert same(model.state_dict(), seen[4])
 
 
 def _killed(*_: Any, **__: Any) -> None:
