@@ -89,7 +89,7 @@ def _family(found: Found, family: str, arms: Iterable[Mapping[str, Any]]) -> Non
         longest = max((multiple for multiple, _ in parts), default=0)
         ends = edges(longest * trained, trained)
         for (multiple, part), score in sorted(parts.items()):
-            if multiple == longest:
+            if multiple == (1 if ends[part] <= trained else longest):  # as the rules read them
                 middle = (ends[part - 1] + ends[part]) / 2
                 found.points.append(_point("loss", family, name, trained, middle, score))
         for key, score in arm["scores"].items():
@@ -128,6 +128,7 @@ def plot(found: Found, note: str = "") -> Figure:
     """A panel a family, then ratios, thresholds with their line, passkeys."""
     families = found.families()
     rows = -(-len(families) // COLUMNS)
+    top = 1.04 * max(p.interval[1] if p.interval else p.mean for p in found.of("loss"))
     lengths = sorted({p.training_length for p in found.of("loss") if p.training_length is not None})
     with style.house_style():
         drawn = style.figure(grid.WIDTH, 1.1 + 1.6 * (rows + 1))
@@ -136,7 +137,7 @@ def plot(found: Found, note: str = "") -> Figure:
             panel = axes[place // COLUMNS][place % COLUMNS]
             if place < len(families):
                 _loss(panel, found.of("loss", families[place]), families[place], lengths)
-                panel.sharey(axes[0][0])
+                panel.set_ylim(0, top)
                 if place % COLUMNS == 0:
                     panel.set_ylabel("loss (nats)")
             else:
@@ -182,7 +183,6 @@ def _loss(axes: Axes, points: Sequence[Point], family: str, lengths: Sequence[in
     axes.set_title(family, loc="left", fontsize=8)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel("position (tokens)", fontsize=7.5)
-    axes.set_ylim(bottom=0)
 
 
 def _ratios(axes: Axes, found: Found, families: Sequence[str]) -> None:

@@ -69,6 +69,7 @@ def collect(runs: Sequence[RunFolder], labels: Sequence[str] = (), multiple: int
         model, config = load_model(run, "cpu")
         if not isinstance(model, Mamba2):
             raise UsageError(f'{run.label}: model "{config.model.name}" keeps no state of fixed size: expected mamba2')
+        torch.set_num_threads(config.training.threads)
         trained = config.data.length
         task = build_task(config.data.tasks_in_mixture()[0], config.data)
         reason = task.unavailable(multiple * trained, "held-out")
@@ -77,17 +78,17 @@ def collect(runs: Sequence[RunFolder], labels: Sequence[str] = (), multiple: int
         batch = examples(task, multiple * trained, config.evaluation.seed, SEQUENCES)[0]
         tokens = torch.from_numpy(batch.tokens)
         every = max(1, trained // POINTS)
-        at = tuple(range(every, multiple * trained + 1, every))
-        model.eval()
+        at = [n for n in range(every, multiple * trained + 1, every) if n > 1]
+        at = [n for n in at if n <= trained or n % (POINTS // 2 * every) == 0]  # beyond, every half training length
         for layer, log_alpha in enumerate(model.log_retentions(tokens)):
             since_first = log_alpha[:, :, 1:].cumsum(-1).double().exp().mean(0)  # (H, T - 1), of the first token
-            for head, kept in enumerate(since_first[:, [n - 2 for n in at if n > 1]].tolist()):
-                positions = tuple(n for n in at if n > 1)
-                found.append(Curve(label, "retention", layer, head, trained, positions, tuple(kept), len(tokens)))
+            for head, kept in enumerate(since_first[:, [n - 2 for n in at]].tolist()):
+                found.append(Curve(label, "retention", layer, head, trained, tuple(at), tuple(kept), len(tokens)))
         for layer, statistics in enumerate(model.state_statistics(tokens, every)):
             for what in ("mean", "variance"):
                 for head, values in enumerate(statistics[what].double().mean(1).T.tolist()):
-                    found.append(Curve(label, what, layer, head, trained, at, tuple(values), len(tokens)))
+                    own = tuple(values[n // every - 1] for n in at)
+                    found.append(Curve(label, what, layer, head, trained, tuple(at), own, len(tokens)))
     return found
 
 
