@@ -14,7 +14,10 @@
     metrics, units                  which numbers an arm will have, and how they are written
     scores, examples, statistics    numbers of runs, what their held-out examples leave open, paired differences
     comparing, costs, verdicts      what a claim compares, at which cost, and one word for it
-    results, report, preamble       results.json and report.md
+    results                         results.json
+    report, report_claim, preamble  a sweep's report, as a document; what would change each verdict: outlook
+    scoreboard                      all claims of many sweeps, as a document
+    document, as_html, as_markdown  what a document is, and its two forms (page_style: how the HTML looks)
     numbers                         numbers.csv
     tuning, tuning_session, tuning_report   --tune: each arm's own value, chosen by a validation loss
     sensitivity                     --at: the same claims at other settings

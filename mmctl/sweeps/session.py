@@ -141,7 +141,7 @@ def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -
             terminal.show(terminal.verdict_table(results))
         else:
             print("no claims to judge: the scores of every arm are in the report")
-        print(f"report: {folder / 'report.md'}")
+        print(f"report: {folder / 'report.md'}, and report.html beside it")
         if tracked.where:
             print(f"MLflow: {tracked.where}")
     for failure in outcome.failures:

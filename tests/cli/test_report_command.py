@@ -33,7 +33,9 @@ def png() -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\xff")) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\xff")) + chunk(b"IEND", b"")
+    )
 
 
 def write(folder: Path, **changes: Any) -> Path:
@@ -133,7 +135,10 @@ def test_results_with_something_missing_are_one_line(sweep: Path, all_: tuple[st
     (sweep / "results.json").write_text(json.dumps(results))
     done = mmctl("report", *all_, "smoke-00000001")
     assert (done.code, done.out) == (1, "")
-    assert "not whole (KeyError: 'verdict'); brought up to date, without training anything anew, by: mmctl ablate" in done.err
+    assert (
+        "not whole (KeyError: 'verdict'); brought up to date, without training anything anew, by: mmctl ablate"
+        in done.err
+    )
     assert done.err.count("\n") == 1
 
 

@@ -146,6 +146,7 @@ class Hooks:
             "results.json": "report-write",
             "numbers.csv": "report-write",
             "report.md": "report-write",
+            "report.html": "report-write",
         }.get(new.name, "evaluation-write" if new.parent.name == "eval" else None)
         point = point if ours else None
         then, _ = self.around(point, lambda: self.replace(source, target, **more), lambda: halve(Path(source)))

@@ -83,7 +83,10 @@ def test_parameters_can_be_the_axis(sweep, tmp_path):
     about = {"metric": fa.METRIC, "convention": "executed", "context": context}
     figure = fa.plot(found, **about, against="parameters")
     ours, theirs = figure.axes
-    assert (ours.get_xlabel().partition("\n")[0], theirs.get_xlabel()) == ("parameters", "parameters\n(convention: published)")
+    assert (ours.get_xlabel().partition("\n")[0], theirs.get_xlabel()) == (
+        "parameters",
+        "parameters\n(convention: published)",
+    )
     assert {line.get_xdata()[0] for line in theirs.lines} == {float(fa.published_cost(p)[1]) for p in fa.PUBLISHED}
     # All three have 1,000 parameters: two are moved, a tick marks where from, and the figure says so.
     ticks = [line.get_xdata()[0] for line in ours.lines if list(line.get_ydata()) == [0.0, 0.025]]

@@ -80,7 +80,9 @@ class Browser:
             self.loaded = True
 
     def open(self, file: Path, width: int, height: int = 800) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
+        )
         self.loaded = False
         self.call("Page.navigate", url=file.resolve().as_uri())
         until = time.monotonic() + 60

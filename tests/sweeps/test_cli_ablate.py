@@ -104,6 +104,7 @@ def test_a_small_real_sweep_and_its_rerun(tmp_path: Path) -> None:
         "results.json",
         "numbers.csv",
         "report.md",
+        "report.html",
     }
     assert list((folder / "figures").glob("flops-accuracy*.png"))
     written = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").glob("*/seed0/**/*.json")}

@@ -123,7 +123,9 @@ def test_ids_are_unique_and_links_find_them() -> None:
     by_words = {a["id"]: tag for tag, a in read.elements if "id" in a}
     assert [href[1:] in by_words for href in inside] == [True, True]
     assert inside[0] != inside[1]
-    text = as_markdown.markdown(doc.Document("t", [doc.Heading("T", id="1"), doc.Paragraph(doc.Link("l", "1"))]), Path())
+    text = as_markdown.markdown(
+        doc.Document("t", [doc.Heading("T", id="1"), doc.Paragraph(doc.Link("l", "1"))]), Path()
+    )
     assert "[l](#t-1)" in text  # the document's own title has the anchor "t"
 
 

@@ -19,7 +19,9 @@ CLAIM = Claim("c", "s", "recall/accuracy@1x", "a", "greater", PAPER, control="b"
 LEVEL = 0.99
 
 
-def entry(claim: Claim, difference: Difference | None, start: float | None = None, at_chance: Any = ()) -> dict[str, Any]:
+def entry(
+    claim: Claim, difference: Difference | None, start: float | None = None, at_chance: Any = ()
+) -> dict[str, Any]:
     """As in results.json."""
     found = judge(claim, difference, LEVEL, 0.5, start, len(at_chance))
     scores = {"treatment_score": {"mean": 0.13}, "control_score": {"mean": 0.12}}
@@ -51,7 +53,9 @@ def test_seeds_until_the_corrected_interval_leaves_0() -> None:
     n = seeds_in_all(said)
     assert n > 4
     assert interval(d, n, LEVEL)[0] > 0 >= interval(d, n - 1, LEVEL)[0]
-    assert f"{n - 4} more seeds ({n} in all) would put the corrected interval (99.00%) wholly above 0 (supported)" in said
+    assert (
+        f"{n - 4} more seeds ({n} in all) would put the corrected interval (99.00%) wholly above 0 (supported)" in said
+    )
     assert "The mean lies beyond the margin of no effect by 1.9 points." in said
 
 
@@ -65,7 +69,7 @@ def test_seeds_until_the_interval_fits_the_margin() -> None:
     said = outlook(entry(replace(CLAIM, published=None), d))
     n = int(re.findall(r"\((\d+) in all\)", said)[-1])
     low, high = interval(d, n, 0.95)
-    assert -0.02 <= low
+    assert low >= -0.02
     assert high <= 0.02
     assert interval(d, n - 1, 0.95)[1] > 0.02
     assert said.endswith("the 95% interval would lie within the margin (no effect).")
@@ -100,7 +104,11 @@ def test_how_firm_a_settled_direction_is() -> None:
     ("values", "word", "says"),
     [
         ([0.001, -0.001, 0.002], verdicts.REPRODUCED, "The far end of the 95% interval is 0.446 points from 0"),
-        ([0.100, 0.101, 0.102], verdicts.POSITIVE, "The near end of the 95% interval lies 7.85 points beyond the margin of 2"),
+        (
+            [0.100, 0.101, 0.102],
+            verdicts.POSITIVE,
+            "The near end of the 95% interval lies 7.85 points beyond the margin of 2",
+        ),
         ([-0.100, -0.101, -0.102], verdicts.NEGATIVE, "within a margin of 10.3 points"),
         ([0.010, 0.016, 0.022], verdicts.INCONCLUSIVE, "put the 95% interval within the margin (reproduced)"),
         ([0.024, 0.030, 0.018], verdicts.INCONCLUSIVE, "put the 95% interval beyond the margin (an effect (+))"),
@@ -130,7 +138,9 @@ def test_claims_of_a_range(values: list[float], start: float, word: str, says: s
 
 
 def test_layers_are_looked_at_one_by_one() -> None:
-    claim = Claim("c", "s", "diagnostics:bandwidth/alpha/long-term", "a", "range", PAPER, range=(0.2, 0.4), each="layer")
+    claim = Claim(
+        "c", "s", "diagnostics:bandwidth/alpha/long-term", "a", "range", PAPER, range=(0.2, 0.4), each="layer"
+    )
     parts = []
     for layer, values in enumerate(([0.30, 0.31, 0.32], [0.50, 0.51, 0.52])):
         part = entry(claim, difference(values, control=False), 0.1)

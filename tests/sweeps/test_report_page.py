@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -92,7 +93,7 @@ def test_the_page_is_whole(hostile: tuple[dict[str, Any], Path]) -> None:
     levels = [int(t[1]) for t, _ in read.elements if re.fullmatch(r"h[1-6]", t)]
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
 def test_both_forms_say_the_same(hostile: tuple[dict[str, Any], Path]) -> None:

@@ -28,9 +28,7 @@ def train(plan: Any, root: Path, leave_out: tuple[str, ...] = ()) -> None:
         fake_runs.execute(run.config, root)
         changes = run.cell.changes(run.seed, plan.seeds)
         if changes:
-            fake_runs.evaluate(
-                run.config, root, changes=[c.record() for c in changes]
-            )
+            fake_runs.evaluate(run.config, root, changes=[c.record() for c in changes])
 
 
 def write(plan: Any, root: Path) -> tuple[dict[str, Any], Path]:
@@ -354,8 +352,8 @@ def test_nothing_changed_is_nothing_written(make_plan, root: Path, tmp_path: Pat
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()} == before
     # One run less: other numbers, other figures; what depends on nothing else stays.
     (folder / "figures" / "effects.png").unlink()
-    # The page holds the figure, whose file says when it was drawn.
-    assert finish(plan, root, folder, fixed).written == ["figure effects", "report.html"]
+    # The page holds the figure, whose file says in which minute it was drawn.
+    assert finish(plan, root, folder, fixed).written in (["figure effects"], ["figure effects", "report.html"])
     next(root.glob("mosaic-v2-*/seed2/result.json")).unlink()
     changed = finish(plan, root, folder, fixed)
     assert {"results.json", "numbers.csv", "report.md", "figure effects", "figure extrapolation"} <= set(
