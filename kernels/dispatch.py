@@ -9,7 +9,7 @@ import torch
 from .triton_support import unsupported
 
 PATHS = ("auto", "triton", "native", "reference")
-TRITON_OPERATIONS = frozenset({"memory_attention", "key_scan", "value_extract"})
+TRITON_OPERATIONS = frozenset({"memory_attention", "key_scan", "value_extract", "state_space_scan"})
 """Operations that have Triton kernels."""
 
 _said: set[str] = set()
@@ -35,12 +35,19 @@ def choose_path(path: str, operation: str, tensor: torch.Tensor, *widths: int) -
     Raises:
         ValueError: ``path`` is not one of `PATHS`, or the Triton path was asked for and cannot take the tensor.
     """
+    return decide_path(path, operation, tensor.device, tensor.dtype, max(tensor.shape[:2]), *widths)
+
+
+def decide_path(
+    path: str, operation: str, device: torch.device, dtype: torch.dtype, programs: int, *widths: int
+) -> str:
+    """`choose_path` for a tensor of `dtype` on `device` whose batch and heads are at most `programs`."""
     check_path(path)
     if path in ("native", "reference"):
         return path
-    if path == "auto" and tensor.device.type != "cuda":
+    if path == "auto" and device.type != "cuda":
         return "native"
-    reason = _reason(operation, tensor.device, tensor.dtype, *widths, programs=max(tensor.shape[:2]))
+    reason = _reason(operation, device, dtype, *widths, programs=programs)
     if reason is None:
         return "triton"
     if path == "triton":

@@ -2,7 +2,7 @@
 
 Convention: a multiply-add is 2 FLOPs and only matrix products count. A long-term read is counted as torch counts
 causal SDPA, the full square of its slices (Tq' = Tk' = T - m), although only the tiles below the diagonal are
-computed; a short-term read and the scan count the tiles and chunks that are really computed. A backward counts
+computed; a short-term read and the scans count the tiles and chunks that are really computed. A backward counts
 its recomputed scores, as torch does: 5 products for 2, that is 2.5 times the forward at equal widths.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .tiles import SCAN_CHUNK, padded_length, query_blocks
+from .tiles import SCAN_CHUNK, STATE_CHUNK, padded_length, query_blocks
 
 
 def memory_attention_flops(
@@ -70,6 +70,20 @@ def key_scan_flops(batch: int, heads: int, length: int, width: int, *, backward:
     return 2 * batch * heads * products * width
 
 
+def state_space_scan_flops(
+    heads: int, groups: int, length: int, width: int, size: int, *, backward: bool = False
+) -> int:
+    """FLOPs of one `state_space_scan` over one sequence, forward or (``backward=True``) the backward alone.
+
+    Whole chunks of K positions: C B^T a group; its product with x, the read of the state and what is added to it a
+    head. The backward keeps the product with the decays, so it multiplies twice what the forward does.
+    """
+    k = min(STATE_CHUNK, length)
+    positions = -(-length // k) * k
+    forward = 2 * positions * (groups * k * size + heads * k * width + 2 * heads * size * width)
+    return 2 * forward if backward else forward
+
+
 def sdpa_flops(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], backward: bool = False) -> int:
     """FLOPs of scaled dot-product attention on (B, H, T, D) shapes, the full square, as torch counts on CUDA."""
     pairs = math.prod(query[:3]) * key[2]
@@ -85,7 +99,7 @@ def register_flop_formulas() -> None:
     import torch
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-    from . import key_scan, memory_attention, value_extract  # noqa: F401  (registers the operators)
+    from . import key_scan, memory_attention, state_space, value_extract  # noqa: F401  (registers the operators)
 
     def read(keys: Any, values: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
         return _attention(keys, values, args[4], args[5:8], backward=False)
@@ -99,6 +113,14 @@ def register_flop_formulas() -> None:
     def scan_backward(grad_keys: Any, grad_sum: Any, x: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
         return key_scan_flops(*x, backward=True)
 
+    def states(x: Any, log_decay: Any, b: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+        return x[0] * state_space_scan_flops(x[1], b[1], x[2], x[3], b[3])
+
+    def states_backward(
+        g: Any, end: Any, x: Any, decay: Any, b: Any, *args: Any, out_shape: Any = None, **k: Any
+    ) -> int:
+        return x[0] * state_space_scan_flops(x[1], b[1], x[2], x[3], b[3], backward=True)
+
     def sdpa(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
         return sdpa_flops(query, key, value)
 
@@ -111,6 +133,8 @@ def register_flop_formulas() -> None:
         ours.memory_attention_backward: read_backward,
         ours.key_scan: scan,
         ours.key_scan_backward: scan_backward,
+        ours.state_space_scan: states,
+        ours.state_space_scan_backward: states_backward,
         aten._scaled_dot_product_flash_attention_for_cpu: sdpa,
         aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward,
     }

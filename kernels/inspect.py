@@ -6,7 +6,8 @@ wgmma, float64 instructions, atomics; and once a kernel, the number of variants 
 a gate fails:
 
 - no spills, shared memory (and on sm_100 tensor memory) within the limit, no float64, no atomics, no serialised wgmma;
-- on sm_90 with 16-bit inputs of head width 64 or more, wgmma in every kernel of `memory_attention`;
+- on sm_90 with 16-bit inputs of head width 64 or more, wgmma in every kernel of `memory_attention` and
+  `state_space_scan` (whose state size is the head width here);
 - one variant over all delays.
 
 A configuration whose compilation fails, or kills its process, is one line that names it, and exit code 1 as well.
@@ -24,7 +25,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from .triton_cases import DTYPES, WIDTHS, cases, examine, variants_over_delays
+from .triton_cases import DTYPES, OPERATIONS, WIDTHS, cases, examine, variants_over_delays
 from .triton_jobs import Failed, outcomes
 from .triton_tiles import MAX_WIDTH, SHARED_MEMORY
 
@@ -88,12 +89,15 @@ def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--arch", type=numbers, default=list(SHARED_MEMORY), help="e.g. 80,90 (default: all)")
     parser.add_argument("--dtype", type=lambda text: text.split(","), default=list(DTYPES), help="bf16,fp16,fp32")
     parser.add_argument("--width", type=numbers, default=list(WIDTHS), help="head widths, e.g. 64,128")
+    names = ",".join(OPERATIONS)
+    parser.add_argument("--operation", type=lambda text: text.split(","), default=list(OPERATIONS), help=names)
     parser.add_argument("--jobs", type=positive, default=1, help="processes to compile in")
     parser.add_argument("--quick", action="store_true", help="only kernels with documents; no variants over m")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--csv", type=Path, help="also write the rows to this file, as they come")
     chosen = parser.parse_args(arguments)
-    for option, known in (("arch", SHARED_MEMORY), ("dtype", DTYPES), ("width", range(1, MAX_WIDTH + 1))):
+    choices = {"arch": SHARED_MEMORY, "dtype": DTYPES, "width": range(1, MAX_WIDTH + 1), "operation": OPERATIONS}
+    for option, known in choices.items():
         if unknown := [value for value in getattr(chosen, option) if value not in known]:
             valid = f"1 to {MAX_WIDTH}" if option == "width" else ", ".join(map(str, known))
             parser.error(f"--{option}: {unknown[0]} is not one of {valid}")
@@ -108,7 +112,8 @@ def main(arguments: list[str] | None = None) -> int:
     table = Table(chosen.csv)
     if not chosen.json:
         print(HEADER)
-    for case, found in outcomes(examine, cases(chosen.arch, chosen.dtype, chosen.width, chosen.quick), chosen.jobs):
+    todo = cases(chosen.arch, chosen.dtype, chosen.width, chosen.quick, chosen.operation)
+    for case, found in outcomes(examine, todo, chosen.jobs):
         if isinstance(found, Failed):
             crashes.append(f"{case}: {found.reason}")
             print(f"inspect: {crashes[-1]}", file=sys.stderr, flush=True)
@@ -118,7 +123,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not chosen.json:
             print(*map(line, found), sep="\n", flush=True)
     variants: dict[str, int] = {}
-    for _, counted in () if chosen.quick else outcomes(variants_over_delays, [90], 1):
+    counting = "memory_attention" in chosen.operation and not chosen.quick
+    for _, counted in () if not counting else outcomes(variants_over_delays, [90], 1):
         if isinstance(counted, Failed):
             crashes.append(f"{VARIANTS}: {counted.reason}")
             print(f"inspect: {crashes[-1]}", file=sys.stderr)

@@ -4,10 +4,10 @@ duality).
     h_t = alpha_t h_{t-1} + b_t x_t^T        (N x P, x_t already multiplied by the step Delta_t)
     y_t = c_t^T h_t
 
-The native path is chunked: inside a chunk of K positions the recurrence is a masked [K, K] product, chunks hand on
-their state. Decays enter as logarithms and only differences of their sums are exponentiated, each at most 0, so nothing
-overflows however long the sequence. It is built of torch operations, which differentiate it and count its FLOPs
-themselves.
+Both the native path (`state_space_native`) and the Triton path (`triton_states`) are chunked: inside a chunk of K
+positions the recurrence is a masked [K, K] product, chunks hand on their state. Decays enter as logarithms and only
+differences of their sums are exponentiated, each at most 0, so nothing overflows however long the sequence. The native
+path is built of torch operations, which count their FLOPs and compile as they are; the Triton path is an operator.
 
 Shape suffixes: B sequences, H heads, G groups of heads that share b and c, T positions, P head width, N state size a
 channel.
@@ -15,11 +15,19 @@ channel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-CHUNK = 64
-"""K. The [K, K] products of a chunk cost K/2 as many FLOPs a position as a state of size N costs N."""
+from .checks import check_device, check_documents, check_float, check_like
+from .dispatch import decide_path
+from .flops import state_space_scan_flops
+from .state_space_native import Scan
+from .tiles import STATE_CHUNK as CHUNK
+from .triton_tiles import state_tile
+
+__all__ = ["CHUNK", "state_space_scan", "state_space_scan_flops", "state_space_scan_op"]
 
 
 def state_space_scan(
@@ -36,26 +44,25 @@ def state_space_scan(
     """Run the recurrence over T positions.
 
     Args:
-        x: inputs (B, H, T, P), multiplied by the step.
-        log_decay: log alpha (B, H, T), at most 0.
-        b, c: (B, G, T, N), G dividing H: heads hG/H share one.
+        x: inputs (B, H, T, P), multiplied by the step; float32, bfloat16, float16 or float64. May be a strided view.
+        log_decay: log alpha (B, H, T), at most 0 (not checked); float32 (float64 beside float64 x) keeps it exact.
+        b, c: (B, G, T, N), G dividing H: heads hG/H share one. In x's dtype.
         documents: (B, T) non-decreasing int ids; the state is empty again at the start of each.
         state: (B, H, N, P) before the first position, of that position's document. None: empty.
         window: r >= 1 reads only the last r positions: h_t - alpha_{t-r+1:t} h_{t-r} (Stuffed Mamba, arXiv 2410.07145),
-        the
-            product of decays from sums of logarithms. Outputs only: the returned state is the whole one.
-        path: "auto" and "native" are the chunked form, "reference" the recurrence itself, step by step.
+            the product of decays from sums of logarithms. Outputs only: the returned state is the whole one.
+        path: "auto" (Triton on CUDA, native elsewhere), "triton", "native" or "reference" (the recurrence itself, step
+            by step in float64, for tests). Triton takes N and P up to 128 in float32, bfloat16 and float16; it sums in float32, and
+            multiplies states in x's dtype.
 
     Returns:
         y (B, H, T, P) and the state (B, H, N, P) after the last position, both in x's dtype.
 
     Raises:
-        ValueError: a shape, window or path does not fit.
+        ValueError: naming the argument, for wrong shapes, dtypes, devices, windows or paths.
     """
     _check(x, log_decay, b, c, documents, state, window)
-    if path not in ("auto", "native", "reference"):
-        raise ValueError(f'path: expected auto, native or reference, got "{path}"')
-    scan = _recurrent if path == "reference" else _chunked
+    scan = _scan(_path(path, x.device, x.dtype, max(x.shape[:2]), x.shape[3], b.shape[3]))
     y, end = scan(x, log_decay, b, c, documents, state)
     length = x.shape[2]
     if window is None or (window >= length and state is None):
@@ -77,75 +84,15 @@ def _moved(c: Tensor, window: int) -> Tensor:
     return torch.cat([c[:, :, window:], torch.zeros_like(c[:, :, :window])], dim=2)
 
 
-def _chunked(
-    x: Tensor, log_decay: Tensor, b: Tensor, c: Tensor, documents: Tensor | None, state: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    batch, heads, length, width = x.shape
-    groups, size = b.shape[1], b.shape[3]
-    share = heads // groups
-    k = min(CHUNK, length)
-    n = -(-length // k)
-    pad = n * k - length
-
-    def fold(t: Tensor, *shape: int) -> Tensor:
-        """Positions into n chunks of k; what is filled up adds nothing and decays nothing."""
-        if pad:
-            t = torch.nn.functional.pad(t, (0, 0) * (t.dim() - 3) + (0, pad))
-        return t.reshape(*shape)
-
-    x_ = fold(x, batch, groups, share, n, k, width)
-    b_ = fold(b, batch, groups, 1, n, k, size)
-    c_ = fold(c, batch, groups, 1, n, k, size)
-    total = fold(log_decay, batch, groups, share, n, k).cumsum(-1)
-
-    visible = torch.ones(k, k, dtype=torch.bool, device=x.device).tril()
-    entering = leaving = None  # (B, n, k): reads the state handed on; belongs to the state handed on
-    carried = None  # (B, n): the state handed on outlives the chunk
-    if documents is not None:
-        ids = torch.cat([documents, documents[:, -1:].expand(-1, pad)], dim=1).view(batch, n, k)
-        last = ids[:, :, -1]
-        before = torch.cat(
-            [ids[:, 0, :1], last[:, :-1]], dim=1
-        )  # the state given stands in the first position's document
-        visible = visible & (ids[..., :, None] == ids[..., None, :]).view(batch, 1, 1, n, k, k)
-        entering = (ids == before[..., None]).view(batch, 1, 1, n, k, 1)
-        leaving = (ids == last[..., None]).view(batch, 1, 1, n, k)
-        carried = (last == before).view(batch, 1, 1, n)
-
-    gap = total.unsqueeze(-1) - total.unsqueeze(-2)  # log alpha_{i:t}, at most 0 where i <= t
-    weights = (c_ @ b_.transpose(-1, -2)) * gap.masked_fill(~visible, -torch.inf).exp()
-    y = weights @ x_
-
-    to_end = (total[..., -1:] - total).exp()
-    if leaving is not None:
-        to_end = to_end * leaving
-    added = b_.transpose(-1, -2) @ (x_ * to_end.unsqueeze(-1))  # (B, G, H/G, n, N, P)
-    decay = total[..., -1].exp()
-    if carried is not None:
-        decay = decay * carried
-    h = (
-        x.new_zeros(batch, groups, share, size, width)
-        if state is None
-        else state.view(batch, groups, share, size, width)
-    )
-    starts = []
-    for chunk in range(n):
-        starts.append(h)
-        h = decay[..., chunk, None, None] * h + added[..., chunk, :, :]
-    read = (c_ @ torch.stack(starts, dim=3)) * total.exp().unsqueeze(-1)
-    if entering is not None:
-        read = read * entering
-    y = (y + read).reshape(batch, heads, n * k, width)
-    return y[:, :, :length], h.reshape(batch, heads, size, width)
-
-
 def _recurrent(
     x: Tensor, log_decay: Tensor, b: Tensor, c: Tensor, documents: Tensor | None, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The definition, one position after another."""
+    """The definition, one position after another, in float64."""
+    dtype = x.dtype
+    x, log_decay, b, c = (t.double() for t in (x, log_decay, b, c))
     batch, heads, length, width = x.shape
     share = heads // b.shape[1]
-    h = x.new_zeros(batch, heads, b.shape[3], width) if state is None else state
+    h = x.new_zeros(batch, heads, b.shape[3], width) if state is None else state.double()
     reads = []
     for t in range(length):
         decay = log_decay[:, :, t].exp()
@@ -154,14 +101,88 @@ def _recurrent(
         b_t, c_t = (v[:, :, t].repeat_interleave(share, dim=1) for v in (b, c))
         h = decay[..., None, None] * h + b_t.unsqueeze(-1) * x[:, :, t].unsqueeze(-2)
         reads.append((c_t.unsqueeze(-2) @ h).squeeze(-2))
-    return torch.stack(reads, dim=2), h
+    return torch.stack(reads, dim=2).to(dtype), h.to(dtype)
 
 
-def state_space_scan_flops(heads: int, groups: int, length: int, width: int, size: int) -> int:
-    """FLOPs of the native forward over one sequence: the chunks' products, as torch counts them."""
-    k = min(CHUNK, length)
-    positions = -(-length // k) * k
-    return 2 * positions * (groups * k * size + heads * k * width + 2 * heads * size * width)
+@torch.compiler.assume_constant_result
+def _path(path: str, device: torch.device, dtype: torch.dtype, programs: int, *widths: int) -> str:
+    """Decided outside of compiled graphs: it may ask the driver, and may warn."""
+    return decide_path(path, "state_space_scan", device, dtype, programs, *widths)
+
+
+def _scan(path: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The implementation of a path."""
+    if path == "triton":
+        return lambda *inputs: state_space_scan_op(*inputs)[:2]
+    return Scan.apply if path == "native" else _recurrent  # type: ignore[return-value]
+
+
+@torch.library.custom_op("mmctl::state_space_scan", mutates_args=())
+def state_space_scan_op(
+    x: Tensor, log_decay: Tensor, b: Tensor, c: Tensor, documents: Tensor | None, state: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The Triton path: y, the end state, and the states chunks start from, which the backward keeps."""
+    from . import triton_state_space
+
+    with torch.autocast(x.device.type, enabled=False):
+        return triton_state_space.forward(x, log_decay, b, c, documents, state)
+
+
+@state_space_scan_op.register_fake
+def _(x, log_decay, b, c, documents, state):
+    batch, heads, length, width = x.shape
+    chunk = state_tile(x.element_size(), b.shape[3]).chunk
+    return (
+        x.new_empty((batch, length, heads, width)).transpose(1, 2),
+        x.new_empty((batch, heads, b.shape[3], width)),
+        x.new_empty((batch, heads, -(-length // chunk), b.shape[3], width), dtype=torch.float32),
+    )
+
+
+@torch.library.custom_op("mmctl::state_space_scan_backward", mutates_args=())
+def state_space_scan_backward_op(
+    grad: Tensor | None,
+    grad_end: Tensor | None,
+    x: Tensor,
+    log_decay: Tensor,
+    b: Tensor,
+    c: Tensor,
+    documents: Tensor | None,
+    starts: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of x, log_decay, b, c, and of the state given."""
+    from . import triton_state_space
+
+    with torch.autocast(x.device.type, enabled=False):
+        return triton_state_space.backward(grad, grad_end, x, log_decay, b, c, documents, starts)
+
+
+@state_space_scan_backward_op.register_fake
+def _(grad, grad_end, x, log_decay, b, c, documents, starts):
+    batch, heads, _, width = x.shape
+    return (
+        torch.empty_like(x),
+        log_decay.new_empty(log_decay.shape),
+        b.new_empty(b.shape),
+        c.new_empty(c.shape),
+        x.new_empty((batch, heads, b.shape[3], width)),
+    )
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs[:5], output[2])
+    ctx.carried = inputs[5] is not None
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx, grad, grad_end, grad_starts):
+    if grad is None and grad_end is None:
+        return (None,) * 6
+    *found, grad_state = state_space_scan_backward_op(grad, grad_end, *ctx.saved_tensors)
+    return *found, None, grad_state if ctx.carried else None
+
+
+state_space_scan_op.register_autograd(_backward, setup_context=_setup_context)
 
 
 def _check(
@@ -175,16 +196,22 @@ def _check(
 ) -> None:
     if x.dim() != 4 or x.shape[2] < 1:
         raise ValueError(f"x: expected (B, H, T, P) with T at least 1, got {tuple(x.shape)}")
+    check_float("x", x)
     batch, heads, length, width = x.shape
     if tuple(log_decay.shape) != (batch, heads, length):
         raise ValueError(f"log_decay: expected {(batch, heads, length)}, got {tuple(log_decay.shape)}")
+    check_float("log_decay", log_decay)
+    check_device("log_decay", log_decay, "x", x)
     if b.dim() != 4 or (b.shape[0], b.shape[2]) != (batch, length) or heads % b.shape[1]:
         raise ValueError(f"b: expected ({batch}, G, {length}, N) with G dividing {heads}, got {tuple(b.shape)}")
     if c.shape != b.shape:
         raise ValueError(f"c: expected b's shape {tuple(b.shape)}, got {tuple(c.shape)}")
-    if documents is not None and tuple(documents.shape) != (batch, length):
-        raise ValueError(f"documents: expected {(batch, length)}, got {tuple(documents.shape)}")
-    if state is not None and tuple(state.shape) != (batch, heads, b.shape[3], width):
-        raise ValueError(f"state: expected {(batch, heads, b.shape[3], width)}, got {tuple(state.shape)}")
+    check_like("b", b, "x", x)
+    check_like("c", c, "x", x)
+    check_documents(documents, batch, length, "x", x)
+    if state is not None:
+        if tuple(state.shape) != (batch, heads, b.shape[3], width):
+            raise ValueError(f"state: expected {(batch, heads, b.shape[3], width)}, got {tuple(state.shape)}")
+        check_like("state", state, "x", x)
     if window is not None and window < 1:
         raise ValueError(f"window: expected at least 1, got {window}")

@@ -1,4 +1,4 @@
-"""How the native path cuts its work: query blocks of `memory_attention`, chunks of `key_scan`. Torch-free.
+"""How the native path cuts its work: query blocks of `memory_attention`, chunks of the two scans. Torch-free.
 
 Kept apart from the arithmetic so that the FLOP formulas count exactly the tiles that are computed.
 """
@@ -14,6 +14,8 @@ SHORT_TERM_ROWS = 64
 TILE_ELEMENTS = 1 << 19
 SCAN_CHUNK = 16
 SCAN_ELEMENTS = 1 << 20
+STATE_CHUNK = 64
+"""K of `state_space_scan`: its [K, K] products cost K/2 as many FLOPs a position as a state of size N costs N."""
 
 
 def query_blocks(rows: int, length: int, offset: int, window: int, delay: int) -> Iterator[tuple[int, int, int, int]]:

@@ -32,15 +32,21 @@ class Case:
         return f"{self.operation}{span}, sm_{self.arch}, {self.dtype}, width {self.width}, {docs} documents"
 
 
-def cases(archs: Iterable[int], dtypes: Iterable[str], widths: Iterable[int], quick: bool) -> Iterator[Case]:
+OPERATIONS = ("memory_attention", "key_scan", "value_extract", "state_space_scan")
+
+
+def cases(
+    archs: Iterable[int],
+    dtypes: Iterable[str],
+    widths: Iterable[int],
+    quick: bool,
+    operations: Iterable[str] = OPERATIONS,
+) -> Iterator[Case]:
     """Every configuration that ships; ``quick``: only the larger half of it, the kernels that take documents."""
-    for arch, dtype, width in itertools.product(archs, dtypes, widths):
-        for span, documented in itertools.product(("long", "short"), (True,) if quick else (False, True)):
-            yield Case("memory_attention", arch, dtype, width, span, documented)
-        for operation, documented in itertools.product(
-            ("key_scan", "value_extract"), (True,) if quick else (False, True)
-        ):
-            yield Case(operation, arch, dtype, width, "-", documented)
+    for arch, dtype, width, operation in itertools.product(archs, dtypes, widths, operations):
+        spans = ("long", "short") if operation == "memory_attention" else ("-",)
+        for span, documented in itertools.product(spans, (True,) if quick else (False, True)):
+            yield Case(operation, arch, dtype, width, span, documented)
 
 
 def attention_call(case: Case, delays: Iterable[int] = (64,)) -> Callable[[], None]:
@@ -95,19 +101,48 @@ def value_call(case: Case) -> Callable[[], None]:
     return call
 
 
+def state_call(case: Case) -> Callable[[], None]:
+    """Forward and backward of `state_space_scan`, N = P = the width, with a state carried in and out."""
+    from . import triton_state_space
+
+    dtype, length, heads, width = DTYPES[case.dtype], 512, 8, case.width
+    x = torch.zeros(1, length, heads, width, dtype=dtype).transpose(1, 2)
+    decay, shared = torch.zeros(1, length, heads).transpose(1, 2), torch.zeros(1, 1, length, width, dtype=dtype)
+    documents = torch.zeros(1, length, dtype=torch.int32) if case.documented else None
+    state = torch.zeros(1, heads, width, width, dtype=dtype)
+
+    def call() -> None:
+        y, end, starts = triton_state_space.forward(x, decay, shared, shared, documents, state)
+        triton_state_space.backward(y, end, x, decay, shared, shared, documents, starts)
+
+    return call
+
+
 def kernels_of(operation: str) -> list[Any]:
     """The compiled functions of an operation."""
-    from . import triton_attention, triton_scan, triton_values
+    from . import (
+        triton_attention,
+        triton_scan,
+        triton_states,
+        triton_states_gradient,
+        triton_states_outputs,
+        triton_values,
+    )
 
-    modules = {"memory_attention": triton_attention, "key_scan": triton_scan, "value_extract": triton_values}
-    module = modules[operation]
-    return [value for name, value in vars(module).items() if name.endswith("_kernel")]
+    modules = {
+        "memory_attention": (triton_attention,),
+        "key_scan": (triton_scan,),
+        "value_extract": (triton_values,),
+        "state_space_scan": (triton_states, triton_states_outputs, triton_states_gradient),
+    }
+    return [value for module in modules[operation] for name, value in vars(module).items() if name.endswith("_kernel")]
 
 
 CALLS: dict[str, Callable[[Case], Callable[[], None]]] = {
     "memory_attention": attention_call,
     "key_scan": scan_call,
     "value_extract": value_call,
+    "state_space_scan": state_call,
 }
 
 
@@ -134,7 +169,7 @@ def failures(row: dict[str, Any]) -> list[str]:
         "wgmma serialized": row["serialized"],
         "no wgmma": row["arch"] == 90
         and row["dtype"] != "fp32"
-        and row["operation"] == "memory_attention"
+        and row["operation"] in ("memory_attention", "state_space_scan")
         and row["width"] >= 64
         and row["wgmma"] == 0,
     }

@@ -35,6 +35,9 @@ CARRY_WARPS = 8
 """Warps of that pass at every width; with 4 its [G, G] float32 product spills at width 32."""
 VALUE_ROWS = 16
 """Positions of a program of `value_extract`: five tiles of it and 128 columns fit the registers of four warps."""
+STATE_HEADS = 4
+"""Heads a program of the backward of `state_space_scan` works through, so that their sums of db and dc are stored once:
+a quarter of the bytes, and still T / 64 programs a sequence and four heads."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,31 @@ class Tile:
     pairs: int
     warps: int
     stages: int
+
+
+@dataclass(frozen=True)
+class StateTile:
+    """Positions of a chunk of `state_space_scan`; of the passes over chunks, the columns of P and the warps; of the
+    kernels with a program a chunk, the columns of P and of N multiplied at a time, and the warps."""
+
+    chunk: int
+    pass_columns: int
+    pass_warps: int
+    columns: int
+    rows: int
+    warps: int
+
+
+def state_tile(itemsize: int, size: int) -> StateTile:
+    """Tile of `state_space_scan`, the same on every architecture.
+
+    Args:
+        itemsize: bytes of an input: 2, or 4 for float32.
+        size: state size N. On sm_80 a few bytes of the passes spill with 32 columns at 64, and with 16 at 128.
+    """
+    if itemsize == 4:
+        return StateTile(32, 16, 4, 16, 16, 4)
+    return StateTile(64, 16 if padded(size) <= 64 else 32, 4, 32, 32, 8)
 
 
 def family(capability: int) -> int:

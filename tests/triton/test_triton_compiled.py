@@ -33,7 +33,8 @@ def inspect(*arguments):
 )
 def test_no_spills_atomics_or_float64_shared_memory_fits_and_wgmma_is_used(arch, dtype, width):
     """Among them the consumer cards' limit: sm_120 has 99 KiB of shared memory a program, sm_90 has 227."""
-    report = inspect("--quick", "--arch", str(arch), "--dtype", dtype, "--width", width)
+    operations = "memory_attention,key_scan,value_extract"
+    report = inspect("--quick", "--arch", str(arch), "--dtype", dtype, "--width", width, "--operation", operations)
     bad = [row for row in report["kernels"] if row["failures"]]
     assert not bad
     kernels = {row["kernel"] for row in report["kernels"]}
@@ -41,6 +42,18 @@ def test_no_spills_atomics_or_float64_shared_memory_fits_and_wgmma_is_used(arch,
     for row in report["kernels"]:
         if row["operation"] == "memory_attention" and arch == 90:
             assert row["wgmma"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "width"), [(80, "bf16", "128"), (90, "bf16", "64"), (120, "fp32", "64")], ids=str
+)
+def test_the_same_of_the_state_space_scan(arch, dtype, width):
+    words = ("--quick", "--arch", str(arch), "--dtype", dtype, "--width", width, "--operation", "state_space_scan")
+    report = inspect(*words)
+    assert not [row for row in report["kernels"] if row["failures"]]
+    kernels = {row["kernel"] for row in report["kernels"]}
+    parts = ("states", "outputs", "adjoints", "input_gradient", "shared_gradient")
+    assert kernels == {f"state_space_{part}_kernel" for part in parts}
 
 
 def test_one_compiled_variant_over_all_delays():

@@ -75,19 +75,19 @@ def test_a_compiler_that_dies_is_one_line_naming_the_case_and_exit_code_1(quick,
     assert code == 1
     expected = "inspect: key_scan, sm_100, bf16, width 32, with documents: its process died of SIGABRT"
     assert err.splitlines() == [expected]
-    # The seven other cases are reported, on the screen and in the file, with their versions.
-    assert sum("some_kernel" in line for line in out.splitlines()) == 7
-    assert "7 kernels, 1 failed gates or compilations" in out
+    # The nine other cases are reported, on the screen and in the file, with their versions.
+    assert sum("some_kernel" in line for line in out.splitlines()) == 9
+    assert "9 kernels, 1 failed gates or compilations" in out
     with table.open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 7
+    assert len(rows) == 9
     assert all(row["torch"] and row["triton"] and row["arch"] == "100" for row in rows)
 
 
 def test_a_failed_gate_is_exit_code_1_and_in_the_json(quick):
     code, out, err = quick("--arch", "90", "--dtype", "fp16", "--width", "64", "--quick", "--json")
     report = json.loads(out)
-    assert (code, err, report["failed"], report["crashes"]) == (1, "", 4, [])
+    assert (code, err, report["failed"], report["crashes"]) == (1, "", 5, [])
     code, out, _ = quick("--arch", "90", "--dtype", "fp16", "--width", "128", "--quick", "--json")
     assert (code, json.loads(out)["failed"]) == (0, 0)
 
@@ -95,9 +95,18 @@ def test_a_failed_gate_is_exit_code_1_and_in_the_json(quick):
 def test_every_architecture_dtype_and_width_is_examined_by_default():
     options = inspect.arguments_of([])
     todo = list(cases(options.arch, options.dtype, options.width, options.quick))
-    assert len(todo) == len(set(todo)) == 6 * 3 * 5 * 8
+    assert len(todo) == len(set(todo)) == 6 * 3 * 5 * 10
     assert {case.width for case in todo} == {16, 32, 64, 96, 128}
     assert {case.arch for case in todo} == {80, 86, 89, 90, 100, 120}
+
+
+def test_one_operation_alone(quick):
+    words = ("--arch", "90", "--dtype", "bf16", "--width", "16", "--json", "--operation", "state_space_scan,key_scan")
+    code, out, _ = quick(*words)
+    report = json.loads(out)
+    assert code == 0
+    assert [row["operation"] for row in report["kernels"]] == ["state_space_scan"] * 2 + ["key_scan"] * 2
+    assert report[inspect.VARIANTS] == {}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +117,10 @@ def test_every_architecture_dtype_and_width_is_examined_by_default():
         (("--width", "129"), "--width: 129 is not one of 1 to 128"),
         (("--width", "a"), "--width"),
         (("--jobs", "0"), "--jobs"),
+        (
+            ("--operation", "scan"),
+            "--operation: scan is not one of memory_attention, key_scan, value_extract, state_space_scan",
+        ),
     ],
     ids=str,
 )

@@ -6,6 +6,7 @@ import torch
 from closeness import TOLERANCE, assert_close
 
 from mmctl.kernels import key_scan, memory_attention, value_extract
+from mmctl.kernels.state_space import state_space_scan
 from mmctl.kernels.triton_support import interpreted
 
 DEVICE = "cpu" if interpreted() else "cuda"
@@ -90,3 +91,18 @@ def extract(path, psi, gamma, scale, documents=None):
     out = value_extract(*inputs, documents=None if documents is None else documents.to(device), path=path)
     weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return gradients(out, inputs, weights.to(psi.dtype))
+
+
+def recur(path, x, log_decay, b, c, state=None, documents=None, window=None):
+    """y, the end state, and gradients of x, log_decay, b and c (and of the state)."""
+    device = DEVICE if path == "triton" else "cpu"
+    inputs = [
+        t.detach().to(device).requires_grad_() for t in (x, log_decay, b, c, *(() if state is None else (state,)))
+    ]
+    docs = None if documents is None else documents.to(device)
+    given = None if state is None else inputs[4]
+    outputs = state_space_scan(*inputs[:4], documents=docs, state=given, window=window, path=path)
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in outputs]
+    weights = [w.to(o.device, o.dtype) for w, o in zip(weights, outputs, strict=True)]
+    return [r.detach().cpu() for r in (*outputs, *torch.autograd.grad(outputs, inputs, weights))]
