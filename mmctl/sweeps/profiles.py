@@ -29,6 +29,7 @@ PROFILES: dict[str, Profile] = {
         Profile("paper-small", "paper-small", (0,), "the paper's small model: a cluster"),
         Profile("paper-large", "paper-large", (0,), "the paper's large model: a large cluster"),
         Profile("regbench", "regbench", (0, 1, 2), "the published RegBench recipe, for the ablation of that name"),
+        Profile("intents", "intents", (0, 1, 2), "real queries from files of yours, for the ablation of that name"),
         Profile("recall", "recall", (0, 1, 2), "small associative recall, for the ablation of that name"),
     )
 }

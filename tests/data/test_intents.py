@@ -10,6 +10,8 @@ import pytest
 from mmctl.data.config import DataConfig
 from mmctl.data.intents import Intents, IntentsConfig
 from mmctl.errors import UsageError
+from mmctl.sweeps import matrix, profiles
+from mmctl.sweeps.plan import Plan, make_plan
 
 
 def corpus(folder: Path, name: str, intents: int) -> str:
@@ -98,3 +100,29 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         task(labels=300)
     with pytest.raises(UsageError, match="at least 100 tokens"):
         task().check_length(80)
+
+
+def test_the_recipe_makes_one_run_an_arm_and_seed_and_says_what_is_missing(tmp_path: Path) -> None:
+    def planned(*words: str) -> Plan:
+        return make_plan(matrix.find(["intents"]), profiles.profile(profiles.default(["intents"])), words)
+
+    train, test = (f"data.tasks.intents.{key}=" for key in ("train", "test"))
+    made = planned(train + corpus(tmp_path, "a", 20), test + corpus(tmp_path, "b", 5))
+    assert [run.config.model.name for run in made.runs()] == ["mosaic-v2", "transformer"] * 3
+    for run in made.runs():
+        assert run.config.data.tasks_in_mixture() == ["icl", "intents"]
+        assert run.config.data.tasks.intents.classes == 2
+    for words, said in (
+        ((), r"train=null: expected NAME=PATH, such as clinc150=FOLDER"),
+        (
+            (train + "clinc150=/nowhere",),
+            "train: /nowhere: no such folder or file; expected data_full.json of clinc150",
+        ),
+        (
+            (train + corpus(tmp_path, "c", 20), test + f"banking77={tmp_path}"),
+            r"test: .*expected train\.csv of banking77",
+        ),
+    ):
+        with pytest.raises(UsageError, match=rf"data\.tasks\.intents\.{said}") as error:
+            planned(*words)
+        assert "\n" not in str(error.value)
