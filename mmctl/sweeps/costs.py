@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mmctl.config import Config
@@ -14,7 +15,8 @@ TOLERANCE = 0.01
 
 
 def cost(cell: Cell, arm: Arm) -> dict[str, Any]:
-    """Parameters, forward FLOPs per token by both conventions at the training length, and training tokens of an arm."""
+    """Parameters, forward FLOPs per token by both conventions at the training length, and training tokens of an arm (at
+    most, where it `ends_early`)."""
     return cost_of(cell.config, arm)
 
 
@@ -32,7 +34,15 @@ def cost_of(config: Config, arm: Arm) -> dict[str, Any]:
             for convention in ("published", "executed")
         },
         "training_tokens": config.training.steps * config.data.batch * config.data.length,
+        **({"ends_early": True} if config.training.select_stop else {}),
     }
+
+
+def tokens_taken(arm: Mapping[str, Any]) -> float:
+    """Training tokens of a run of an arm of results.json: as planned, or the mean of what was taken where training ends
+    at a target."""
+    taken = arm["scores"].get("tokens") if arm["cost"].get("ends_early") else None
+    return float(arm["cost"]["training_tokens"] if taken is None else taken["mean"])
 
 
 def unmatched(plan: Plan, matrix: Matrix, one: str, other: str) -> list[str]:

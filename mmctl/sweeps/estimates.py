@@ -58,7 +58,8 @@ def table(plan: Plan, root: Path, jobs: int) -> tuple[list[dict[str, Any]], dict
             row["state"] = "finished, to evaluate" if row["missing"] else "finished"
             row["trained"] = _seconds(folder)
             if row["trained"] and len(speeds) < SAMPLED:
-                speeds.append(row["training_flops"] / row["trained"] / run.config.training.threads)
+                share = _share(folder, costs[run.cell.identity])
+                speeds.append(share * row["training_flops"] / row["trained"] / run.config.training.threads)
         rows.append(row)
     basis = f"speed of {_finished(speeds)}"
     if not speeds:
@@ -95,6 +96,12 @@ def _finished(speeds: list[float]) -> str:
 def _seconds(folder: RunFolder) -> float | None:
     seconds = folder.result().get("seconds")
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
+
+
+def _share(folder: RunFolder, cost: Mapping[str, Any]) -> float:
+    """Share of the planned training that a finished run took: less than 1 where it ended at a target."""
+    taken = folder.result().get("tokens") if cost.get("ends_early") else None
+    return float(taken) / cost["training_tokens"] if isinstance(taken, int | float) else 1.0
 
 
 def _elsewhere(known: Mapping[tuple[str, int], list[Any]]) -> list[float]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mmctl.errors import MmctlError
 from mmctl.sweeps import words
-from mmctl.sweeps.costs import TOLERANCE
+from mmctl.sweeps.costs import TOLERANCE, tokens_taken
 from mmctl.sweeps.document import (
     Block,
     Bullets,
@@ -64,13 +64,13 @@ def header(results: Mapping[str, Any]) -> Iterator[Block]:
         else "; ".join(f"{k}: {v}" for k, v in seeds.items())
     )
     states = Counter(run["state"] for run in results["runs"])
-    costs = [arm["cost"] for ablation in results["ablations"] for arm in ablation["arms"]]
+    arms = [arm for ablation in results["ablations"] for arm in ablation["arms"]]
     yield Fields(
         [
             ("Sweep", [Code(results["sweep"]), ", preset ", Code(results["preset"]), f", seeds {said}"]),
             (
                 "Scale",
-                f"{_between(c['parameters'] for c in costs)} parameters, {_between(c['training_tokens'] for c in costs)} "
+                f"{_between(a['cost']['parameters'] for a in arms)} parameters, {_between(map(tokens_taken, arms))} "
                 "training tokens a run; verdicts are about this scale",
             ),
             ("Runs", ", ".join(f"{count} {state}" for state, count in states.most_common())),
@@ -89,9 +89,9 @@ def _between(counts: Iterable[float]) -> str:
     return " to ".join(words.large(c) for c in dict.fromkeys((ordered[0], ordered[-1])))
 
 
-def training_flops(cost: Mapping[str, Any]) -> float:
+def training_flops(arm: Mapping[str, Any]) -> float:
     """FLOPs of a run's training as executed: a step costs three times its forward pass."""
-    return 3.0 * cost["flops_per_token"]["executed"] * cost["training_tokens"]
+    return 3.0 * float(arm["cost"]["flops_per_token"]["executed"]) * tokens_taken(arm)
 
 
 def _cost(results: Mapping[str, Any]) -> str:
@@ -104,8 +104,8 @@ def _cost(results: Mapping[str, Any]) -> str:
             if run["state"] != "finished" or (arm["identity"], seed) in seen:
                 continue
             seen.add((arm["identity"], seed))
-            tokens += arm["cost"]["training_tokens"]
-            flops += training_flops(arm["cost"])
+            tokens += tokens_taken(arm)
+            flops += training_flops(arm)
             seconds += taken.get(seed, {"value": 0.0})["value"]
     return (
         f"{len(seen)} finished runs: {words.large(tokens)} training tokens, {words.large(flops)} training FLOPs (executed, "
@@ -169,15 +169,15 @@ def summary(results: Mapping[str, Any]) -> Iterator[Block]:
     rows: list[list[Text]] = [
         [
             [Link(a["name"], ablation_id(a)), f": {c['statement']}"],
+            verdict(c),
             words.published(c),
             words.ours(c),
             words.holm_p(c),
-            verdict(c),
         ]
         for a in results["ablations"]
         for c in a["claims"]
     ]
-    yield Table("Verdicts", ["claim", "published", "ours (mean, 95% interval)", "p (Holm)", "verdict"], rows)
+    yield Table("Verdicts", ["claim", "verdict", "published", "ours (mean, 95% interval)", "p (Holm)"], rows)
     yield Paragraph(RULES.format(family=results["family"], tolerance=100 * TOLERANCE))
     yield Paragraph("The words of the verdicts, by fixed rules:")
     yield meanings({c["verdict"] for c in claims} | {p["verdict"] for c in claims for p in c["parts"]})

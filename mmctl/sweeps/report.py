@@ -11,6 +11,7 @@ from typing import Any
 from mmctl.evaluation.changes import Changes, changed
 from mmctl.sweeps import preamble, words
 from mmctl.sweeps.comparing import CHANCE_MARGIN
+from mmctl.sweeps.costs import tokens_taken
 from mmctl.sweeps.document import Block, Code, Commands, Document, Figure, Heading, Link, Paragraph, Span, Table, Text
 from mmctl.sweeps.figures import caption
 from mmctl.sweeps.report_across import across_blocks
@@ -126,8 +127,8 @@ def _costs(ablation: Mapping[str, Any]) -> Table:
                 words.large(cost["parameters"]),
                 words.large(cost["flops_per_token"]["published"]),
                 words.large(cost["flops_per_token"]["executed"]),
-                words.large(cost["training_tokens"]),
-                words.large(preamble.training_flops(cost)),
+                words.large(tokens_taken(arm)),
+                words.large(preamble.training_flops(arm)),
                 *([_delay(arm["delay"])] if ranged else []),
                 MISSING if seconds is None else f"{seconds['mean']:.0f} s",
                 state,

@@ -9,7 +9,7 @@ import pytest
 from mmctl.config import flat, load, presets
 from mmctl.data import build_task
 from mmctl.errors import UsageError
-from mmctl.sweeps import matrix, plan, profiles
+from mmctl.sweeps import costs, matrix, plan, profiles
 from mmctl.sweeps.cells import parameters
 from mmctl.sweeps.costs import TOLERANCE
 
@@ -88,3 +88,13 @@ def test_a_users_own_matrix_of_the_same_name_has_no_recipe(tmp_path: Path) -> No
     own = tmp_path / "recall.yaml"
     own.write_text(matrix.shipped()["recall"].read_text())
     assert profiles.default([str(own)]) == "smoke"
+
+
+def test_tokens_of_runs_that_end_at_a_target_are_those_they_took() -> None:
+    made = planned("recall")
+    cost = costs.cost(made.cell("recall", "v2"), made.matrices[0].arm("v2"))
+    assert cost["ends_early"]
+    assert costs.tokens_taken({"cost": cost, "scores": {"tokens": {"mean": 819_200}}}) == 819_200
+    assert costs.tokens_taken({"cost": cost, "scores": {}}) == cost["training_tokens"] == 3000 * 64 * 64
+    whole = costs.cost_of(load("regbench"), matrix.Arm("", ""))
+    assert costs.tokens_taken({"cost": whole, "scores": {"tokens": {"mean": 1.0}}}) == whole["training_tokens"]
