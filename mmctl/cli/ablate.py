@@ -175,7 +175,7 @@ def ablate(
     if status and len(words) == 1 and session.is_sweep(words[0], root):
         session.show_status_of(words[0], root, as_json)
         return
-    scale = profiles.profile(profiles.default(names) if profile is None else profile)
+    scale = profiles.chosen(profile, names)
     chosen = selection.select(matrix.find(names), only or [], skip or [], scale)
     if match is not None:
         chosen = matching.matched(chosen, match)

@@ -42,16 +42,26 @@ def profile(name: str) -> Profile:
     return PROFILES[name]
 
 
-def default(ablations: Sequence[str]) -> str:
-    """The profile of the ablations named (none: the main ones) when none is asked for: a recipe's own, where a profile
-    has the ablation's name, else smoke. UsageError when they have different ones."""
-    found = list(dict.fromkeys(name if name in PROFILES else "smoke" for name in ablations)) or ["smoke"]
-    if len(found) > 1:
+def chosen(asked: str | None, ablations: Sequence[str]) -> Profile:
+    """The profile asked for, or the one the ablations named (none: the main ones) start from: a recipe's own, where a
+    profile has the ablation's name, else smoke.
+
+    UsageError when they start from different ones, or when another is asked for than the recipe whose scores an
+    ablation's claims are about.
+    """
+    recipes = [name for name in ablations if name in PROFILES]
+    for name in recipes:
+        if asked not in (None, name):
+            profile(asked or "")
+            raise UsageError(
+                f'--profile "{asked}": ablation "{name}" is about the recipe of its name, --profile {name}'
+            )
+    found = list(dict.fromkeys(name if name in recipes else "smoke" for name in ablations))
+    if asked is None and len(found) > 1:
         raise UsageError(
-            f"{', '.join(ablations)}: start from different profiles ({', '.join(found)}); give one with --profile, or run "
-            "them one after the other"
+            f"{', '.join(ablations)}: start from different profiles ({', '.join(found)}); run them one after the other"
         )
-    return found[0]
+    return profile(asked or (found or ["smoke"])[0])
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...] | None:

@@ -17,7 +17,7 @@ RECIPES = ("regbench", "recall")
 
 
 def planned(name: str, *overrides: str) -> plan.Plan:
-    scale = profiles.profile(profiles.default([name]))
+    scale = profiles.chosen(None, [name])
     return plan.make_plan(matrix.find([name]), scale, overrides, None, [name])
 
 
@@ -26,14 +26,19 @@ def planned(name: str, *overrides: str) -> plan.Plan:
     [([], "smoke"), (["bandwidth", "scale-of-data"], "smoke"), (["recall"], "recall"), (["own/recall.yaml"], "smoke")],
 )
 def test_an_ablation_starts_from_the_recipe_of_its_name(names: list[str], found: str) -> None:
-    assert profiles.default(names) == found
+    assert profiles.chosen(None, names).name == found
 
 
-def test_two_recipes_in_one_sweep_are_refused() -> None:
-    with pytest.raises(UsageError, match="different profiles"):
-        profiles.default(["recall", "regbench"])
-    with pytest.raises(UsageError, match="different profiles"):
-        profiles.default(["recall", "bandwidth"])
+def test_two_recipes_in_one_sweep_are_refused_and_so_is_another_scale_for_one() -> None:
+    for names in (["recall", "regbench"], ["recall", "bandwidth"]):
+        with pytest.raises(UsageError, match="different profiles"):
+            profiles.chosen(None, names)
+    with pytest.raises(UsageError, match='--profile "smoke": ablation "recall" is about the recipe of its name'):
+        profiles.chosen("smoke", ["recall"])
+    with pytest.raises(UsageError, match='"smok": no such profile'):
+        profiles.chosen("smok", ["recall"])
+    assert profiles.chosen("recall", ["recall"]).preset == "recall"
+    assert profiles.chosen("standard", ["bandwidth"]).name == "standard"
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -87,7 +92,7 @@ def test_recipes_take_every_model_and_choose_their_checkpoint(name: str, model: 
 def test_a_users_own_matrix_of_the_same_name_has_no_recipe(tmp_path: Path) -> None:
     own = tmp_path / "recall.yaml"
     own.write_text(matrix.shipped()["recall"].read_text())
-    assert profiles.default([str(own)]) == "smoke"
+    assert profiles.chosen(None, [str(own)]).name == "smoke"
 
 
 def test_tokens_of_runs_that_end_at_a_target_are_those_they_took() -> None:
