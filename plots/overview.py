@@ -96,14 +96,20 @@ def _marks(claim: Mapping[str, Any]) -> list[Mark]:
 
 
 def _points(sweep: Path, ablation: Mapping[str, Any]) -> list[extrapolation.Point]:
-    """The score that the ablation's claims are mostly about, at every length."""
+    """The score that most of the ablation's claims are about (of several the one with the largest difference), at every
+    length."""
     try:
         found = extrapolation.collect(sweep, ablations=[ablation["name"]])
     except UsageError:  # nothing scored at two lengths
         return []
-    claimed = Counter(claim["metric"].partition("@")[0] for claim in ablation["claims"])
+    claimed: Counter[str] = Counter()
+    largest: dict[str, float] = {}
+    for claim in ablation["claims"]:
+        metric = claim["metric"].partition("@")[0]
+        claimed[metric] += 1
+        largest[metric] = max([largest.get(metric, 0.0), *(abs(mark.value) for mark in _marks(claim))])
     metrics = list(dict.fromkeys(p.metric for p in found))
-    chosen = max(metrics, key=lambda metric: (claimed[metric], -metrics.index(metric)))
+    chosen = max(metrics, key=lambda metric: (claimed[metric], largest.get(metric, 0.0), -metrics.index(metric)))
     return [p for p in found if p.metric == chosen]
 
 
@@ -223,7 +229,7 @@ def _legend(drawn: Figure, found: Sequence[Row]) -> None:
     ]  # fmt: skip
     if seen:
         handles.append(Patch(color="#e4e4e4", label="within the margin, or the range (↔)"))
-        drawn.legend(handles=handles, loc="outside lower left", ncols=len(handles), fontsize=7)
+        drawn.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=7)
 
 
 def rows(found: Sequence[Row]) -> list[dict[str, Any]]:

@@ -192,7 +192,7 @@ def _ablation(name: str, matrix: Matrix | None, sources: Sequence[Source]) -> _S
     verdicts: list[list[str]] = []
     for claim in matrix.claims if matrix is not None else ():
         if claim.id not in tested:
-            rows.append([claim.statement, words.published(asdict(claim)), words.MISSING, "", Word(NOT_RUN), ""])
+            rows.append([claim.statement, Word(NOT_RUN), words.published(asdict(claim)), words.MISSING, "", ""])
             verdicts.append([NOT_RUN])
     whole = len(verdicts) == len(matrix.claims if matrix is not None else ()) and not tested
     listed: list[list[Text]] = []
@@ -200,7 +200,7 @@ def _ablation(name: str, matrix: Matrix | None, sources: Sequence[Source]) -> _S
         verdicts.append([one.claim["verdict"] for one in found])
         listed += [_row(one.claim, one.source, one.ablation) for one in found]
     if listed or rows:
-        head = ["claim", "published", "ours (mean, 95% interval)", "profile", "verdict", "report"]
+        head = ["claim", "verdict", "published", "ours (mean, 95% interval)", "profile", "report"]
         blocks.append(Table(f"{name}: claims", head, [*listed, *rows]))
     elif runs:
         blocks.append(Paragraph(["Run, without claims to judge: ", *_reports([source for _, source in runs]), "."]))
@@ -213,7 +213,7 @@ def _ablation(name: str, matrix: Matrix | None, sources: Sequence[Source]) -> _S
 def _row(claim: Mapping[str, Any], source: Source, ablation: Mapping[str, Any]) -> list[Text]:
     said, ours = words.published(claim), words.ours(claim)
     profile = _settings(source, ablation)
-    return [claim["statement"], said, ours, profile, preamble.verdict(claim), _report(source)]
+    return [claim["statement"], preamble.verdict(claim), said, ours, profile, _report(source)]
 
 
 def _reports(sources: Sequence[Source]) -> Iterator[Span]:

@@ -249,3 +249,17 @@ def test_a_real_browser_shows_report_and_scoreboard(hostile: tuple[dict[str, Any
         assert shown.problems == []
     finally:
         shown.close()
+
+
+EVIDENCE = sorted((Path(__file__).parents[2] / "evidence").glob("*/results.json"))
+
+
+@pytest.mark.parametrize("file", EVIDENCE, ids=lambda file: file.parent.name)
+def test_committed_evidence_can_be_reported_and_names_no_machine(file: Path, tmp_path: Path) -> None:
+    found = scoreboard.read(file)
+    assert found.report == file.with_name("report.md")
+    made = report.document(found.results, {n: file.parent / p for n, p in present(file.parent, found.results).items()})
+    assert Read(as_html.html(made, tmp_path)).elements
+    assert file.stat().st_size < 1_500_000
+    for text in (path.read_text(encoding="utf-8") for path in (file, *file.parent.glob("*.md"))):
+        assert not re.search(r"(?<![\w.])/(?:tmp|home|root|work|mnt)/", text)

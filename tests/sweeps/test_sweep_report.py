@@ -98,8 +98,10 @@ def test_verdicts_from_known_numbers(make_plan, root: Path) -> None:
     assert "(+22.5 points)" in report
     cost = found["transformer-masks/in-context"]["unmatched"]
     assert (
-        "+50.00 [+49.98, +50.02] points (n = 3 seeds; interval widened for 4 held-out examples) "
-        f"| < 0.001 | **reproduced**; unmatched: {', '.join(cost)}; the same at every seed |" in report
+        f"| **reproduced**; unmatched: {', '.join(cost)}; the same at every seed | small: transformer 23.0, mosaic 45.5" in report
+    )
+    assert (
+        "+50.00 [+49.98, +50.02] points (n = 3 seeds; interval widened for 4 held-out examples) | < 0.001 |" in report
     )
     assert "| `adaptive` | long-term | 0 | 0.3333 | 0.3100 ± 0.0100 [0.2852, 0.3348] | 3 |" in report
     assert "removed 31.0 ± 1.0 [28.5, 33.5] % (n = 3), kept 81.0 ± 1.0 [78.5, 83.5] % (n = 3)" in report
