@@ -175,8 +175,7 @@ def _panel(axes: Axes, points: Sequence[Point], models: Sequence[str], metric: s
                     p.label, (1, p.score), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=6.5,
                     color=style.MUTED,
                 )  # fmt: skip
-    chance = {p.chance for p in points} - {None}
-    for value in chance:
+    for value in sorted({p.chance for p in points if p.chance is not None}):
         axes.axhline(scale.factor * value, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
     steps = sorted({p.steps for p in points})
     axes.set_xscale("symlog", linthresh=1)
