@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmctl.evaluation.changes import Changes, changed
+from mmctl.evaluation.changes import CHANGES, Changes, changed
 from mmctl.sweeps import preamble, words
 from mmctl.sweeps.comparing import CHANCE_MARGIN
 from mmctl.sweeps.costs import tokens_taken
@@ -66,6 +66,7 @@ def _ablation(ablation: Mapping[str, Any], figures: Mapping[str, Path]) -> Itera
     yield Heading("Scores", 3)
     yield Paragraph(_scores_note(ablation))
     yield _scores(ablation)
+    yield from _noted(ablation)
     yield from across_blocks(ablation)
     alpha = list(_alpha(ablation))
     if alpha:
@@ -167,6 +168,28 @@ def _scores(ablation: Mapping[str, Any]) -> Table:
         return Table(about, ["arm", *(f"{m} ({scale_of(m).unit}; chance {_chance(arms, m)})" for m in shown)], by_arm)
     rows: list[list[Text]] = [[m, scale_of(m).unit, _chance(arms, m), *(_score(arm, m) for arm in arms)] for m in shown]
     return Table(about, ["metric", "unit", "chance", *(Code(a["name"]) for a in arms)], rows)
+
+
+def _noted(ablation: Mapping[str, Any]) -> Iterator[Block]:
+    """What evaluation-time changes said of themselves, means over seeds, one table a change: an arm a column."""
+    for change in CHANGES:
+        start = f"diagnostics:{change}/"
+        arms = [arm for arm in ablation["arms"] if any(m.startswith(start) for m in arm["scores"])]
+        if not arms:
+            continue
+        metrics = dict.fromkeys(m for arm in arms for m in arm["scores"] if m.startswith(start))
+        rows: list[list[Text]] = [
+            [m.removeprefix(start), *(_bare(arm["scores"].get(m)) for arm in arms)] for m in metrics
+        ]
+        yield Heading(f"What {change} noted", 3)
+        yield Paragraph("Mean over seeds (and over the suite measured last), with its standard deviation.")
+        yield Table(f"{ablation['name']}: {change}", ["", *(Code(arm["name"]) for arm in arms)], rows)
+
+
+def _bare(summary: Mapping[str, Any] | None) -> str:
+    if summary is None:
+        return MISSING
+    return f"{summary['mean']:.4g}" + (f" ± {summary['sd']:.2g}" if summary["sd"] else "")
 
 
 def _chance(arms: Sequence[Mapping[str, Any]], metric: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmctl.evaluation.changes import CHANGES
 from mmctl.sweeps import verdicts
 from mmctl.sweeps.units import Scale, scale_of
 
@@ -161,8 +160,7 @@ def compared(claim: Mapping[str, Any]) -> str:
 
 
 def order(metrics: Sequence[str]) -> list[str]:
-    """The metrics a table of scores shows: a run's losses, each task's accuracy (or loss, where it has none), and what
-    evaluation-time changes noted."""
+    """The metrics a table of scores shows: a run's losses, then each task's accuracy (or loss, where it has none)."""
     tasks: dict[str, list[str]] = {}
     for metric in metrics:
         task, slash, rest = metric.partition("/")
@@ -175,8 +173,7 @@ def order(metrics: Sequence[str]) -> list[str]:
         judged_by_loss = any(m.startswith(f"{task}/bits-per-byte") for m in own)
         accuracies = [] if judged_by_loss else [m for m in own if m.partition("@")[0] in wanted]
         shown += sorted(accuracies or [m for m in own if m.startswith(f"{task}/loss@")], key=_by_length)
-    noted = tuple(f"diagnostics:{change}/" for change in CHANGES)
-    return shown + [m for m in metrics if m.startswith(noted)]
+    return shown
 
 
 def _by_length(metric: str) -> tuple[str, int]:
