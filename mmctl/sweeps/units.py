@@ -33,6 +33,8 @@ ACCURACY = Scale("%", "points", 100.0, 1)
 GAIN = Scale("points a doubling", "points a doubling", 100.0, 2)
 """Of `gain-per-doubling`: accuracy that twice as many demonstrations add."""
 
+STEPS = Scale("steps", "steps", digits=0)
+
 
 def unit_of(metric: str) -> str:
     """Unit of a metric's stored numbers, by its name."""
@@ -48,6 +50,8 @@ def unit_of(metric: str) -> str:
         return "nats"
     if metric == "seconds":
         return "s"
+    if metric in ("diagnostics:steps-to-target", "diagnostics:selected-step"):
+        return "steps"
     return "exponent" if "alpha" in metric else ""
 
 
@@ -58,4 +62,6 @@ def scale_of(metric: str) -> Scale:
     if "/gain-per-doubling" in metric:
         return GAIN
     unit = unit_of(metric)
+    if unit == STEPS.unit:
+        return STEPS
     return Scale("", "") if unit == "exponent" else Scale(unit, unit)

@@ -9,7 +9,7 @@ import pytest
 from mmctl.config import flat, load, presets
 from mmctl.data import build_task
 from mmctl.errors import UsageError
-from mmctl.sweeps import costs, matrix, plan, profiles
+from mmctl.sweeps import costs, matrix, plan, profiles, units
 from mmctl.sweeps.cells import parameters
 from mmctl.sweeps.costs import TOLERANCE
 
@@ -103,3 +103,9 @@ def test_tokens_of_runs_that_end_at_a_target_are_those_they_took() -> None:
     assert costs.tokens_taken({"cost": cost, "scores": {}}) == cost["training_tokens"] == 3000 * 64 * 64
     whole = costs.cost_of(load("regbench"), matrix.Arm("", ""))
     assert costs.tokens_taken({"cost": whole, "scores": {"tokens": {"mean": 1.0}}}) == whole["training_tokens"]
+
+
+def test_steps_are_counted_whole() -> None:
+    scale = units.scale_of("diagnostics:steps-to-target")
+    assert (scale.value(390.4), scale.value(-150, signed=True), scale.size(50)) == ("390", "-150", "50 steps")
+    assert units.scale_of("diagnostics:validation-score").unit == ""
