@@ -93,13 +93,10 @@ def document(found: Mapping[str, Any]) -> Document:
     """The table for people: a row a claim, a column a setting."""
     settings = list(found["settings"])
     agree = sum(claim["agree"] for claim in found["claims"])
+    facts: list[tuple[str, Text]] = [("Command", Code(found["command"]))]
+    facts += [(setting, ["sweep ", Code(sweep)]) for setting, sweep in found["settings"].items()]
     blocks: list[Block] = [
-        Fields(
-            [
-                ("Command", Code(found["command"])),
-                *((setting, ["sweep ", Code(sweep)]) for setting, sweep in found["settings"].items()),
-            ]
-        ),
+        Fields(facts),
         Paragraph(
             f"Claims: {len(found['claims'])}; settings: {len(settings)}; with the same verdict at every one: {agree}. Each "
             "setting is a sweep of its own: its verdicts are corrected over its own claims of a direction, not over the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -111,6 +112,16 @@ class InlineLauncher:
 
     def cancel(self, number: int = 15) -> None: ...
     def close(self) -> None: ...
+
+
+@pytest.fixture
+def inline_launcher() -> Callable[..., Any]:
+    """What stands for launchers.launcher where a whole session runs in this process, with stand-in runs."""
+
+    def make(*_: Any) -> Any:
+        return contextlib.nullcontext(InlineLauncher({"train": "fake_runs:execute", "evaluate": "fake_runs:evaluate"}))
+
+    return make
 
 
 @pytest.fixture
