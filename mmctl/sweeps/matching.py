@@ -18,8 +18,8 @@ BUDGETS = {"params": "parameters", "flops": "flops", "tokens": "tokens"}
 
 def matched(matrices: Sequence[Matrix], budget: str) -> list[Matrix]:
     """Matrices in which every arm that trains something of its own is matched to the first arm, so that any two of them
-    compare. An arm with a match of its own keeps its sizes. UsageError for an unknown budget or a model without known
-    sizes.
+    compare. An arm with a match of its own keeps its sizes. UsageError for an unknown budget, a model without known
+    sizes, or an arm that varies the size it would be matched by.
 
     tokens: every arm already trains on as many tokens a step; an arm that trains longer (`times`) is cut to the others'
     steps.
@@ -47,6 +47,12 @@ def _arm(matrix: Matrix, arm: Arm, what: str) -> Arm:
         raise UsageError(
             f'--match: {matrix.name}/{arm.name}: model "{name}" has no size to match by; give the arm a `match`'
         )
+    for key in sizes:
+        if key in arm.set:  # a match would undo what is being varied
+            raise UsageError(
+                f"--match: {matrix.name}/{arm.name} sets {key} itself, the size it would be matched by: leave this "
+                "ablation out"
+            )
     return replace(arm, match=Match(first.name, what, sizes))
 
 

@@ -81,3 +81,10 @@ def test_a_wrong_match_or_multiple_is_named(tmp_path: Path, arm: str, words: str
 def test_an_unknown_budget_is_named_with_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"--match param: expected one of params, flops, tokens"):
         matching.matched(matrix.find(["bandwidth"]), "param")
+
+
+def test_what_an_ablation_varies_is_not_matched_away() -> None:
+    forget = matrix.find(["forget"])
+    with pytest.raises(UsageError, match=r"--match: forget/n8-t32 sets model\.state itself"):
+        matching.matched(forget, "params")
+    assert matching.matched(forget, "tokens")[0].arms == forget[0].arms
