@@ -157,7 +157,7 @@ def save(
         )
     summary = {"title": title, "runs": list(runs), "n": n, "date": date.isoformat(), **(numbers or {})}
     contents = {
-        "png": png.getvalue(),
+        "png": _smaller(png.getvalue()),
         "pdf": pdf.getvalue(),
         "csv": _csv(rows).encode(),
         "json": (json.dumps(summary, indent=1, allow_nan=False) + "\n").encode(),
@@ -170,6 +170,22 @@ def save(
     for kind, data in contents.items():
         files.write_bytes(paths[kind], data)
     return paths
+
+
+def _smaller(png: bytes) -> bytes:
+    """The same picture with the 256 colours that cover it best: a third of the bytes, and nothing an eye could tell (a
+    report holds its figures, and is read on a phone)."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    about, smaller = PngInfo(), io.BytesIO()
+    with Image.open(io.BytesIO(png)) as image:
+        for key, text in image.info.items():
+            if isinstance(text, str):
+                about.add_text(key, text)
+        few = image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few.save(smaller, "png", optimize=True, pnginfo=about, dpi=image.info["dpi"])
+    return smaller.getvalue()
 
 
 def slug(text: str) -> str:

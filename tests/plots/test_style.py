@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import subprocess
 import sys
 
 import matplotlib
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -35,6 +37,24 @@ def test_save_writes_png_pdf_csv_and_json_with_their_origin(tmp_path):
     summary = json.loads(paths["json"].read_text())
     assert (summary["runs"], summary["n"], summary["k"]) == (["r/seed0"], 7, 1)
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["a.csv", "a.json", "a.pdf", "a.png"]
+
+
+def test_a_saved_figure_is_smaller_and_looks_the_same(tmp_path):
+    with style.house_style():
+        made = style.figure(4, 3)
+        axes = made.subplots()
+        for index in range(12):
+            look = style.series(index)
+            axes.plot([1, 2], [index, index + 1], color=look.colour, linestyle=look.line, marker=look.marker)
+            axes.fill_between([1, 2], index, index + 2, color=look.colour, alpha=0.2)
+        whole = io.BytesIO()
+        made.savefig(whole, format="png")
+    saved = style.save(made, tmp_path, "a", [{"x": 1}], title="T", runs=[], n=1)["png"]
+    with Image.open(whole) as before, Image.open(saved) as after:
+        assert (after.size, after.info["dpi"]) == (before.size, before.info["dpi"])
+        apart = np.abs(np.asarray(before.convert("RGB"), dtype=int) - np.asarray(after.convert("RGB"), dtype=int))
+    assert apart.max() <= 24  # of 255
+    assert saved.stat().st_size < 0.6 * len(whole.getvalue())
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
