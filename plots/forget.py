@@ -93,8 +93,8 @@ def _family(found: Found, family: str, arms: Iterable[Mapping[str, Any]]) -> Non
                 middle = (ends[part - 1] + ends[part]) / 2
                 found.points.append(_point("loss", family, name, trained, middle, score))
         for key, score in arm["scores"].items():
-            if m := PASSKEY.fullmatch(key):
-                x = int(m["multiple"]) * trained
+            if passkey := PASSKEY.fullmatch(key):
+                x = int(passkey["multiple"]) * trained
                 found.points.append(_point("passkey", family, name, trained, x, score))
 
 
@@ -109,7 +109,9 @@ def _made(found: Found, family: str, scores: Mapping[str, Any]) -> None:
             length = int(name.removeprefix("across:ratio-t"))
             found.points.append(_point("ratio", family, "", length, length, score))
     state = scores.get("across:state")
-    for what in ("threshold", "above") if state else ():
+    if state is None:  # stored pairs and tokens: no size to stand against
+        return
+    for what in ("threshold", "above"):
         for rule in RULES:
             for seed, entry in scores.get(f"across:{what}-{rule:g}x", {"seeds": {}})["seeds"].items():
                 point = Point(f"{what}-{rule:g}x", family, "", None, state["mean"], entry["value"], seed=seed)
