@@ -104,7 +104,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 
 def test_the_recipe_makes_one_run_an_arm_and_seed_and_says_what_is_missing(tmp_path: Path) -> None:
     def planned(*words: str) -> Plan:
-        return make_plan(matrix.find(["intents"]), profiles.profile(profiles.default(["intents"])), words)
+        return make_plan(matrix.find(["intents"]), profiles.chosen(None, ["intents"]), words)
 
     train, test = (f"data.tasks.intents.{key}=" for key in ("train", "test"))
     made = planned(train + corpus(tmp_path, "a", 20), test + corpus(tmp_path, "b", 5))
