@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mmctl.errors import UsageError, nearest
 
@@ -25,6 +26,8 @@ class Run:
     run: str = ""
     interval: tuple[float, float] | None = None
     """The arm's 95% interval as the results have it; None leaves it to `points`."""
+    family: str = ""
+    """What it is one size of, where the ablation says so (`across`, equal-cost); else empty."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Point:
     flops_per_token: float
     parameters: int
     values: tuple[float, ...]
+    family: str = ""
 
 
 def points(runs: Iterable[Run]) -> list[Point]:
@@ -57,7 +61,7 @@ def points(runs: Iterable[Run]) -> list[Point]:
         result.append(
             Point(
                 arm, first.model, summary.mean, interval, len(values), first.flops_per_token, first.parameters,
-                values,
+                values, first.family,
             )
         )  # fmt: skip
     return result
@@ -72,7 +76,8 @@ def collect(sweep: Path, metric: str, convention: str) -> tuple[list[Run], int]:
 
     if convention not in CONVENTIONS:
         raise UsageError(f'--convention "{convention}": no such convention{nearest(convention, CONVENTIONS)}')
-    arms = sources.arms(sources.read_results(sweep))
+    results = sources.read_results(sweep)
+    arms, family = sources.arms(results), families(results)
     known = sorted({name for arm in arms for name in arm["scores"]})
     if metric not in known:
         raise UsageError(f'--metric "{metric}": {sweep.name} has no such score{nearest(metric, known, "scores")}')
@@ -102,6 +107,7 @@ def collect(sweep: Path, metric: str, convention: str) -> tuple[list[Run], int]:
                     cost["parameters"],
                     arm.get("cell") or "",
                     interval and (interval[0], interval[1]),
+                    family.get(arm["identity"], ""),
                 )
             )
     if len(contexts) > 1:
@@ -109,6 +115,21 @@ def collect(sweep: Path, metric: str, convention: str) -> tuple[list[Run], int]:
             f"{sweep}: arms are scored at different contexts {sorted(contexts)}, which share no FLOPs axis"
         )
     return runs, contexts.pop()
+
+
+def families(results: Mapping[str, Any]) -> dict[str, str]:
+    """{arm's identity: what it is one size of}: what the labels of an equal-cost family's arms begin with, or
+    else the family's name."""
+    found: dict[str, str] = {}
+    for ablation in results["ablations"]:
+        arms = {arm["name"]: arm for arm in ablation["arms"]}
+        for entry in ablation.get("across", []):
+            for name, members in entry.get("families", {}).items():
+                own = [arms[member] for member in members if member in arms]
+                starts = {arm["label"].rpartition(",")[0] for arm in own}  # "memory mosaic v2, d = 64"
+                label = starts.pop() if len(starts) == 1 and starts != {""} else name
+                found |= {arm["identity"]: label for arm in own}
+    return found
 
 
 def chance_of(sweep: Path, metric: str) -> float | None:

@@ -55,7 +55,7 @@ def plot(
     counted; chance: drawn as a line.
     """
     with style.house_style():
-        labels = [textwrap.fill(p.arm, LABEL) for p in found]
+        labels = [textwrap.fill(name, LABEL) for name in dict.fromkeys(map(_series, found))]
         columns = _columns(labels)
         lines = -(-len(labels) // columns) * max(label.count("\n") + 1 for label in labels)
         drawn = style.figure(WIDTH, 3.6 + 0.17 * lines)
@@ -84,6 +84,7 @@ def plot(
         seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
         about = (
             f"left: mean over seeds ({seeds}) with its 95% interval, dots are seeds"
+            + ("; lines join the sizes of one architecture" if any(p.family for p in found) else "")
             + f"{MOVED if moved else ''}. Right: one published number a point, no interval given; other sizes, other tasks: "
             "compare shapes, not heights"
         )
@@ -139,10 +140,18 @@ def _costs(found: Sequence[Point], against: str) -> list[float]:
 
 
 def _ours(axes: Axes, found: Sequence[Point], costs: Sequence[float], factor: float) -> bool:
-    """Draws the points; whether any had to be moved from its cost."""
-    spots = _side_by_side(costs)
-    for index, (point, x) in enumerate(zip(found, spots, strict=True)):
-        look = style.series(index)
+    """Draws the points, and a line through the sizes of a family; whether any point had to be moved from its cost."""
+    names = list(dict.fromkeys(map(_series, found)))
+    looks = [style.series(names.index(_series(point))) for point in found]
+    spots = list(costs) if any(point.family for point in found) else _side_by_side(costs)
+    for name, look in {_series(point): look for point, look in zip(found, looks, strict=True)}.items():
+        sizes = sorted((x, p.mean) for x, p in zip(spots, found, strict=True) if _series(p) == name)
+        if len(sizes) > 1:
+            axes.plot(
+                *zip(*((x, factor * y) for x, y in sizes), strict=True), look.line, color=look.colour, linewidth=1.1
+            )
+    firsts = {_series(point): point for point in reversed(found)}
+    for point, x, look in zip(found, spots, looks, strict=True):
         axes.plot(
             [x] * point.n,
             [factor * v for v in point.values],
@@ -158,16 +167,21 @@ def _ours(axes: Axes, found: Sequence[Point], costs: Sequence[float], factor: fl
             error = [[factor * (point.mean - low)], [factor * (high - point.mean)]]
         axes.errorbar(
             x, factor * point.mean, error, fmt=look.marker, color=look.colour, markeredgecolor=style.INK,
-            markeredgewidth=0.6, elinewidth=1.1, capsize=2.5, label=point.arm, zorder=3,
+            markeredgewidth=0.6, elinewidth=1.1, capsize=2.5, zorder=3, label=_series(point) if point is firsts[_series(point)] else None,
         )  # fmt: skip
     _cost_axis(axes, spots)
     moved = [(place, cost) for place, cost in enumerate(costs) if spots[place] != cost]
     for place, cost in moved:  # a tick in the arm's colour at its true cost, just above the axis
         axes.plot(
-            [cost, cost], [0.0, 0.025], transform=axes.get_xaxis_transform(), color=style.series(place).colour,
+            [cost, cost], [0.0, 0.025], transform=axes.get_xaxis_transform(), color=looks[place].colour,
             linewidth=2.0, solid_capstyle="butt", clip_on=False, zorder=4,
         )  # fmt: skip
     return bool(moved)
+
+
+def _series(point: Point) -> str:
+    """What the legend calls a point: its family, of which it is one size, or itself."""
+    return point.family or point.arm
 
 
 def _published(axes: Axes, against: str) -> None:
