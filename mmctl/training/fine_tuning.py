@@ -32,8 +32,9 @@ MOST_STEPS = 1_000_000
 class FineTuning(Change):
     """Train the finished model on, on its own mixture at a longer context; its weights are put back afterwards.
 
-    AdamW with the run's betas, weight decay and clipping, from an empty state, at a constant rate; m is drawn anew each
-    step, as in training. More steps go on from fewer: step k is the same whatever `steps` is.
+    AdamW with the run's betas, weight decay and clipping, from an empty state, at a constant rate; m (and dropout, where
+    the run has it) is drawn anew each step, as in training. More steps go on from fewer: step k is the same whatever
+    `steps` is.
     """
 
     steps: int = 1
@@ -136,8 +137,8 @@ def fine_tune(model: Model, config: Any, asked: FineTuning) -> dict[str, Any]:
                 optimizer.zero_grad(set_to_none=True)
                 delay = model.sample_delay(np.random.default_rng([seed, STREAM, step]))
                 loss = 0.0
-                parts = min(t.accumulation, data.batch)
-                for part, _, _ in step_losses(model, mixture.batch(step), delay, device, t.precision, parts):
+                batch, parts = mixture.batch(step), min(t.accumulation, data.batch)
+                for part, _, _ in step_losses(model, batch, delay, device, t.precision, parts, noise=(seed, step)):
                     part.backward()  # type: ignore[no-untyped-call]
                     loss += part.item()
                 norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -149,6 +150,7 @@ def fine_tune(model: Model, config: Any, asked: FineTuning) -> dict[str, Any]:
                 losses.append(loss)
         finally:
             optimizer.zero_grad(set_to_none=True)
+            model.noise = None
             model.train(was_training)
     return {
         "losses": losses,

@@ -27,7 +27,7 @@ def config(name: str = "mosaic-v2", **words: Any) -> Any:
         "evaluation.lengths": "[1,2]", "evaluation.examples": 4, "evaluation.minimum_examples": 2,
         "evaluation.resamples": 100, "operation.device": "cpu", **words,
     }  # fmt: skip
-    if name == "mamba2":
+    if name in ("mamba2", "mosaic-v1"):
         del typed["model.ffn_width"]
     return load("smoke", [f"{key}={value}" for key, value in typed.items()])
 
@@ -71,6 +71,16 @@ def test_it_is_deterministic_and_more_steps_go_on_from_fewer() -> None:
     assert same(made[1][1], made[2][1])
     model = models.build(c)
     assert fine_tune(model, c, FineTuning(steps=1, length=2, seed=1))["losses"] != made[0][0]["losses"]
+
+
+def test_a_model_with_dropout_is_tuned_with_it_and_read_without() -> None:
+    made = []
+    for rate in (0.0, 0.5):
+        c = config("mosaic-v1", **{"model.dropout": rate, "model.persistent_slots": 8})
+        model = models.build(c)
+        made.append(fine_tune(model, c, FineTuning(steps=2, length=2))["losses"])
+        assert model.noise is None
+    assert made[0] != made[1]
 
 
 def test_it_is_made_once_for_the_suites_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
