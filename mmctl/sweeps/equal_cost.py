@@ -97,16 +97,32 @@ class EqualCost:
         for metric, first in scores[sizes[0][1]].items():
             if "@" not in metric and not metric.startswith(("train_loss", "held_out_loss")):
                 continue  # costs, times and diagnostics of single runs
-            numbers = [scores[arm].get(metric) for _, arm in sizes]
-            if all(number is not None for number in numbers):
-                values = [number.value for number in numbers if number is not None]
-                value = mean_between([cost for cost, _ in sizes], values, low, high)
-                found[metric] = Number(value, f"equal-cost ({self.cost})", chance=first.chance)
+            numbers = [scores[arm][metric] for _, arm in sizes if metric in scores[arm]]
+            if len(numbers) == len(sizes):
+                weights = weights_between([cost for cost, _ in sizes], low, high)
+                value = float(weights @ [number.value for number in numbers])
+                examples = together(weights, numbers)
+                count = None if examples is None else first.n
+                found[metric] = Number(
+                    value, f"equal-cost ({self.cost})", count, examples=examples, chance=first.chance
+                )
         return found
 
 
-def mean_between(x: Sequence[float], y: Sequence[float], low: float, high: float) -> float:
-    """Mean over [low, high] of the straight lines through the points (x, y); x ascending, low and high within it."""
+def weights_between(x: Sequence[float], low: float, high: float) -> np.ndarray:
+    """(n,) weights w such that w @ y is the mean over [low, high] of the straight lines through the points (x, y); x
+    ascending, low and high within it."""
     knots = np.array([low, *(value for value in x if low < value < high), high])
-    values = np.interp(knots, x, y)
-    return float(np.sum((values[1:] + values[:-1]) / 2 * np.diff(knots)) / (high - low))
+    lines = np.array([np.interp(knots, x, unit) for unit in np.eye(len(x))])  # (n, K): each point's share at the knots
+    return np.sum((lines[:, 1:] + lines[:, :-1]) / 2 * np.diff(knots), axis=1) / (high - low)
+
+
+def together(weights: np.ndarray, numbers: Sequence[Number]) -> dict[str, Any] | None:
+    """Per-example sums of the weighted score, so that its examples' sampling error is known as an arm's is: every size is
+    scored on the same examples, so the weighted numerators stand over the same denominators. None where they do not."""
+    for over, under in (("correct", "total"), ("sum", "count")):
+        scores = [number.examples or {} for number in numbers]
+        if all(over in score and score.get(under) == scores[0].get(under) for score in scores):
+            sums = weights @ np.array([score[over] for score in scores], dtype=np.float64)
+            return {over: sums.tolist(), under: list(scores[0][under])}
+    return None

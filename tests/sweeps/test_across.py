@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mmctl.errors import UsageError
 from mmctl.sweeps import across
-from mmctl.sweeps.equal_cost import EqualCost, mean_between
+from mmctl.sweeps.equal_cost import EqualCost, together, weights_between
 from mmctl.sweeps.matrix import load, shipped
 from mmctl.sweeps.scores import Number
 
@@ -26,9 +27,25 @@ def one(value: float, parameters: float, flops: float = 1.0) -> dict[str, Number
 
 
 def test_mean_of_lines_between_two_costs() -> None:
-    assert mean_between([0, 1, 3], [0, 1, 5], 0, 3) == pytest.approx((0.5 + 2 * 3) / 3)
-    assert mean_between([0, 1, 3], [0, 1, 5], 0.5, 2) == pytest.approx((0.5 * 0.75 + 1 * 2) / 1.5)
-    assert mean_between([0, 2], [4, 4], 1, 2) == 4
+    assert weights_between([0, 1, 3], 0, 3) @ [0, 1, 5] == pytest.approx((0.5 + 2 * 3) / 3)
+    assert weights_between([0, 1, 3], 0.5, 2) @ [0, 1, 5] == pytest.approx((0.5 * 0.75 + 1 * 2) / 1.5)
+    assert weights_between([0, 2], 1, 2) @ [4, 4] == pytest.approx(4)
+    assert weights_between([0, 1, 2, 3], 1, 2)[[0, 3]] == pytest.approx([0, 0])  # sizes beyond the range
+
+
+def test_the_examples_error_is_kept() -> None:
+    """Two sizes halfway between: as one arm that is right where either is, by half; the same examples, so paired."""
+    from mmctl.sweeps.examples import sampling
+
+    ones = [1] * 400  # enough that no floor under the error is met
+    right = [{"correct": [1, 0, 1, 0] * 100, "total": ones}, {"correct": [1, 1, 0, 0] * 100, "total": ones}]
+    numbers = [Number(0.5, "e", 4, examples=examples) for examples in right]
+    found = together(np.array([0.5, 0.5]), numbers)
+    assert found == {"correct": [1.0, 0.5, 0.5, 0.0] * 100, "total": ones}
+    assert sampling([found]) == sampling([{"correct": [2, 1, 1, 0] * 100, "total": [2] * 400}])
+    assert together(np.array([0.5, 0.5]), [numbers[0], Number(0.5, "e")]) is None
+    other = Number(0.5, "e", 4, examples={"correct": [1, 1, 0, 0] * 100, "total": [1, 1, 1, 2] * 100})
+    assert together(np.array([0.5, 0.5]), [numbers[0], other]) is None
 
 
 def test_families_are_read_over_the_costs_they_share() -> None:
