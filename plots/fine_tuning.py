@@ -117,7 +117,7 @@ def plot(points: Sequence[Point], note: str = "") -> Figure:
     )
     about += "grey dashes: chance (where in view); scales differ between panels"
     with style.house_style():
-        drawn = style.figure(max(4.2, 2.5 * len(metrics)), 3.3)
+        drawn = style.figure(min(grid.WIDTH, max(4.2, 2.5 * len(metrics))), 3.1)
         axes = drawn.subplots(1, len(metrics), squeeze=False)[0]
         for panel, metric in zip(axes, metrics, strict=True):
             _panel(panel, [p for p in points if p.metric == metric], models, metric)
