@@ -133,8 +133,8 @@ def plot(points: Sequence[Point], over: str = "examples") -> Figure:
                 sure = [p for p in own if p.interval]
                 panel.fill_between(
                     [p.shots for p in sure],
-                    [100 * p.interval[0] for p in sure if p.interval],
-                    [100 * p.interval[1] for p in sure if p.interval],
+                    [100 * max(0.0, p.interval[0]) for p in sure if p.interval],
+                    [100 * min(1.0, p.interval[1]) for p in sure if p.interval],
                     color=look.colour,
                     alpha=0.18,
                     linewidth=0,
