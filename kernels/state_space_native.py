@@ -179,9 +179,9 @@ def backward(
 
     heads, seen = cut.by_head(x_), cut.by_head(g)
     grad_product = torch.bmm(seen, heads.transpose(1, 2)).view(decay.shape).mul_(decay).sum(1)
-    grad_c = torch.bmm(scaled, start.flatten(0, 2).transpose(1, 2)).baddbmm_(grad_product, b_)
+    grad_c = torch.baddbmm(torch.bmm(scaled, start.flatten(0, 2).transpose(1, 2)), grad_product, b_)
     grad_b = torch.bmm(cut.scaled(x_, f), grads.flatten(0, 2).transpose(1, 2))
-    grad_b.baddbmm_(grad_product.transpose(1, 2), c_)
+    grad_b = torch.baddbmm(grad_b, grad_product.transpose(1, 2), c_)
     grad_x = cut.scaled(torch.bmm(b_, grads.flatten(0, 2)), f)
     grad_x = cut.add_heads(grad_x, torch.bmm(weights.flatten(0, 1).transpose(1, 2), seen))
 

@@ -1,28 +1,28 @@
-"""Triton kernels of `state_space_scan`: two that pass over the chunks of a head in order, two of a program a chunk.
+"""Triton kernels of `state_space_scan`: here the two that pass over the chunks of a head in order, and what pays.
 
 Forward: `states` runs over the chunks and leaves at each the state it starts from; `outputs` multiplies chunks out.
-Backward: `adjoints` runs the other way and leaves at each the gradient of the state it hands on; `gradients` multiplies
-out again. Nothing of size [K, K] is ever stored.
+Backward: `adjoints` runs the other way and leaves at each the gradient of the state it hands on; `input_gradient` and
+`shared_gradient` multiply out again. Nothing of size [K, K] is ever stored.
 
-What pays, counted in bytes a position and head (16-bit inputs, N = P = 64, K = 64, heads of a group share b and c):
+Counted, not measured: bytes a position and head, forward, 16-bit inputs, N = P = K = 64:
 
-    in torch: six [K, K] passes in float32, 6 x 4 K, and four over states, 4 x 4 N P / K                 2,560
-    here: x twice, y once, b and c once a head from cache, 6 P + 8 N, states written and read, 8 N P / K  1,408
+    native, in float32: [K, K] tiles written or read 8 times, 32 K; states 7 times, 28 N P / K            3,840
+    here: x twice, y once, 6 P; b twice and c once (shared by heads: from cache), 6 N; states twice, 8 N P / K  1,280
 
-and for those bytes 2 K (N + P) + 4 N P = 33 k FLOPs, of which tensor cores do 300 a byte: memory decides, so the [K, K]
-products belong into registers, and what a chunk adds to the state is never stored: `states` holds the running state
-of [N, BP] numbers in registers and reads the chunks one after another. Its chain is T / K steps long, one product each;
-the columns of P are cut into blocks so that B H P / BP programs share the machine. The backward saves more: autograd
-over the same lines in torch keeps E, C B^T and their product.
+For them 2 K (N + P) + 4 N P = 33 k FLOPs, 26 a byte where tensor cores do hundreds: memory decides. So the [K, K]
+products stay in registers, and what a chunk adds to the state is never stored: a program of `states` holds [N, BP]
+numbers of the running state and reads the chunks one after another. Its chain is T / K products long, which shows when
+B H P / BP programs do not fill the machine (one sequence of few heads). The backward reads x, dy and both states twice,
+once for dx and da, once for db and dc: in one kernel the accumulators of all four do not fit the registers.
 
-What does not pay and stays in torch (`triton_ssd`): the sums of the log decays inside a chunk, their reverse in the
-backward, and the sum of db and dc over the heads of a group: 4 to 16 bytes a position and head.
+What does not pay and stays in torch (`triton_state_space`): the sums of the log decays inside a chunk and the sum of
+parts of db and dc over the heads of a group, 4 to 16 bytes a position and head.
 
 Log decays come as sums L over a chunk, times log2 e, each as two float32 numbers (high and low part of a float64 sum):
 the difference of two of them is then right to float32's last bits however strong the decay. The gradient of a decay
 is a sum over pairs i < s <= t, taken as such: nothing that cancels is added, so 16-bit products are enough.
 
-Shape legend: K positions of a chunk, N state size and P head width padded to powers of two, BP columns of a block.
+Shape legend: K positions of a chunk, N state size and P head width padded to powers of two, BP and BN columns of blocks.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def state_space_input_gradient_kernel(
     tl.store(grad_decay_ptr + row * length + positions, grad_decay, mask=positions < length)
 
 
-@triton.jit(do_not_specialize=[*RUN_TIME, "together"])
+@triton.jit(do_not_specialize=[*RUN_TIME, "together", "width"])
 def state_space_shared_gradient_kernel(
     x_ptr,
     b_ptr,
@@ -157,18 +157,19 @@ def state_space_shared_gradient_kernel(
     length,
     chunks,
     together,
+    width,
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
     K: tl.constexpr,
     BN: tl.constexpr,
-    P: tl.constexpr,
     BP: tl.constexpr,
     BLOCKS: tl.constexpr,
     DOCUMENTED: tl.constexpr,
 ):
     """BN of the columns of db and dc of a chunk, summed over `together` heads of a group, one after another.
 
-    grad_b, grad_c: (B, parts, T, N) float32, contiguous, a part for every `together` heads.
+    grad_b, grad_c: (B, parts, T, N) float32, contiguous, a part for every `together` heads. The number of blocks is known
+    at run time only (width is P): unrolled, the products into both accumulators make ptxas serialise wgmma on sm_90.
     """
     chunk = tl.program_id(0) // BLOCKS
     part = tl.program_id(1).to(tl.int64)
@@ -194,7 +195,7 @@ def state_space_shared_gradient_kernel(
             left = tl.where(ids == last, left, 0.0)
         states = (row * chunks + chunk) * SIZE * WIDTH
         outer = tl.zeros((K, K), tl.float32)
-        for block in range(0, P, BP):
+        for block in range(0, width, BP):
             columns = block + tl.arange(0, BP)
             x_base = x_ptr + batch * stride_xb + head * stride_xh
             x = rows_of(x_base, positions, columns, length, stride_xt, stride_xd, WIDTH)

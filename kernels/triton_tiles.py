@@ -53,7 +53,8 @@ class Tile:
 @dataclass(frozen=True)
 class StateTile:
     """Positions of a chunk of `state_space_scan`; of the passes over chunks, the columns of P and the warps; of the
-    kernels with a program a chunk, the columns of P and of N multiplied at a time, and the warps."""
+    kernels with a program a chunk, the columns of P and of N multiplied at a time, and the warps; the columns of P for
+    db and dc, which hold two accumulators."""
 
     chunk: int
     pass_columns: int
@@ -61,6 +62,7 @@ class StateTile:
     columns: int
     rows: int
     warps: int
+    shared_columns: int
 
 
 def state_tile(itemsize: int, size: int) -> StateTile:
@@ -71,8 +73,8 @@ def state_tile(itemsize: int, size: int) -> StateTile:
         size: state size N. On sm_80 a few bytes of the passes spill with 32 columns at 64, and with 16 at 128.
     """
     if itemsize == 4:
-        return StateTile(32, 16, 4, 16, 16, 4)
-    return StateTile(64, 16 if padded(size) <= 64 else 32, 4, 32, 32, 8)
+        return StateTile(32, 16, 4, 16, 16, 4, 16)
+    return StateTile(64, 16 if padded(size) <= 64 else 32, 4, 32, 32, 8, 16)
 
 
 def family(capability: int) -> int:

@@ -30,6 +30,7 @@ UNITS = {
     "short": ("tflops", "TFLOP/s"),
     "key-scan": ("gbytes", "GB/s"),
     "value-extract": ("gbytes", "GB/s"),
+    "state-space": ("gbytes", "GB/s"),
     "layer": ("milliseconds", "milliseconds"),
     "step": ("milliseconds", "milliseconds"),
 }

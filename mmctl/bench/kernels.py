@@ -26,6 +26,7 @@ CASES = {
     "short": "mmctl.bench.kernel_cases:read",
     "key-scan": "mmctl.bench.kernel_cases:key_extractor",
     "value-extract": "mmctl.bench.kernel_cases:value_extractor",
+    "state-space": "mmctl.bench.kernel_states:recurrence",
     "layer": "mmctl.bench.kernel_models:layer",
     "step": "mmctl.bench.kernel_models:training_step",
 }
@@ -48,8 +49,8 @@ def command(
     ] = None,
     widths: Annotated[str | None, typer.Option("--widths", help="Head widths D.", show_default=False)] = None,
     cases: Annotated[
-        str, typer.Option("--cases", help="Of long, short, key-scan, value-extract, layer, step.")
-    ] = "long,short,key-scan,value-extract,layer,step",
+        str, typer.Option("--cases", help="Of long, short, key-scan, value-extract, state-space, layer, step.")
+    ] = "long,short,key-scan,value-extract,state-space,layer,step",
     precision: Annotated[
         str | None,
         typer.Option(
@@ -73,7 +74,8 @@ def command(
     seed: Annotated[int, typer.Option("--seed", help="Of all inputs.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object on stdout instead of a table.")] = False,
 ) -> None:
-    """Speed and memory of memory_attention, key_scan, value_extract, a layer and a training step, beside their peers.
+    """Speed and memory of memory_attention, key_scan, value_extract, state_space_scan, a layer and a training step, beside
+    their peers.
 
     Ratios come first: how many times as fast ours is. Every result is compared with a float64 reference before it is
     timed; one that is off gets no time, and ours being off is exit code 1. The longest sequences come last; what the

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 import time
+import types
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from mmctl.bench import kernel_cases, kernel_checks, kernels, peers
+from mmctl.bench import kernel_cases, kernel_checks, kernel_states, kernel_timing, kernels, peers
 from mmctl.bench.peers import Contender, Flex, Reading
 from mmctl.cli.bench import app
 from mmctl.errors import MmctlError, UsageError
 from mmctl.kernels import key_scan, memory_attention
+from mmctl.kernels.state_space import state_space_scan
 
 
 def run(*words: object):
@@ -36,7 +39,7 @@ def small(monkeypatch, tmp_path):
 
 
 def test_ratios_rates_and_memory_of_every_contender(small, tmp_path):
-    result = json.loads(run(*small, "--cases", "long,short,key-scan,value-extract", "--json").stdout)
+    result = json.loads(run(*small, "--cases", "long,short,key-scan,value-extract,state-space", "--json").stdout)
     rows = result["rows"]
     assert list(rows[0])[:6] == ["case", "tokens", "width", "phase", "contender", "speedup"]
     timed = {(r["case"], r["phase"], r["contender"]): r for r in rows if r["status"] == "measured"}
@@ -198,6 +201,30 @@ def test_the_recurrence_is_the_scan():
     found = kernel_checks.scan_reference(x[0, 0], gate[0, 0], decay[0, 0], grad[0, 0])
     for name, tensor in ({"keys": keys} | expected).items():
         assert torch.allclose(found[name], tensor[0, 0]), name
+
+
+def test_the_state_space_peers_compute_the_same(monkeypatch):
+    """The published kernels' function stands in here by its formula: they multiply by the step themselves."""
+
+    def formula(x, dt, rate, b, c, chunk):
+        x, dt, b, c = (t.transpose(1, 2) for t in (x, dt, b, c))
+        return state_space_scan(x * dt.unsqueeze(-1), dt * rate.view(1, -1, 1), b, c)[0].transpose(1, 2)
+
+    module = types.ModuleType("mamba_ssm.ops.triton.ssd_combined")
+    module.mamba_chunk_scan_combined = formula
+    for name in ("mamba_ssm", "mamba_ssm.ops", "mamba_ssm.ops.triton"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(kernel_states, "STATE", 8)
+    size = kernel_cases.Size(70, 16, 4, 2, torch.float32, torch.device("cpu"))
+    group = kernel_states.recurrence("state-space", size, 0)
+    verdicts = kernel_timing.compared(group)
+    assert set(verdicts) == {"ours", "mamba_ssm"}
+    assert all(v.passed and v.error < 1e-5 for v in verdicts.values())
+    assert set(group.unavailable) == {"native", "native, compiled"}
+    module.mamba_chunk_scan_combined = lambda *args: 1.1 * formula(*args)
+    group = kernel_states.recurrence("state-space", size, 0)
+    assert kernel_timing.compared(group)["mamba_ssm"].reason.startswith("refused: ")
 
 
 def test_pairs_are_counted_as_they_are_seen():

@@ -84,11 +84,11 @@ def test_documents_of_length_1_hold_one_product_each():
 
 
 def test_the_sliding_window():
-    compare(inputs(1, 1, 70, 16, 16), documents=documents(1, 70, 30), window=20)
+    compare(inputs(1, 1, 40, 16, 16), documents=documents(1, 40, 30), window=9)
 
 
 def test_nan_in_one_sequence_stays_in_that_sequence():
-    x, decay, b, c = inputs(3, 1, 40, 16, 16)
+    x, decay, b, c = inputs(3, 1, 33, 16, 16, DTYPES[-1])
     clean = recur("triton", x, decay, b, c)
     x[1, :, 20] = float("nan")
     for a, e in zip(recur("triton", x, decay, b, c), clean, strict=True):
@@ -109,12 +109,12 @@ def test_no_element_is_left_unwritten_and_repeats_are_bitwise_equal(dtype, poiso
 
 
 def test_gradients_of_one_output_alone_and_of_slices_expanded_or_transposed():
-    given = [t.to(DEVICE).requires_grad_() for t in inputs(1, 2, 40, 16, 16)]
+    given = [t.to(DEVICE).requires_grad_() for t in inputs(1, 1, 33, 16, 16)]
     for loss in (
         lambda y, end: y.sum(),
         lambda y, end: end.sum(),
         lambda y, end: torch.cat([y, y], -1)[..., 3:20].square().sum(),
-        lambda y, end: (y.transpose(1, 2).reshape(1, 40, 32)[..., ::2]).sum() + end[..., 0].sum(),
+        lambda y, end: (y.transpose(1, 2).reshape(1, 33, 16)[..., ::2]).sum() + end[..., 0].sum(),
     ):
         results = []
         for path in ("triton", "reference"):
@@ -153,14 +153,13 @@ def test_too_wide_is_an_error_that_says_what_is_supported():
 
 @pytest.mark.parametrize("carried", [False, True])
 def test_opcheck(carried):
-    given = inputs(1, 2, 20, 16, 16)
-    rest = (documents(1, 20, 5), state(given).requires_grad_()) if carried else (None, None)
-    leaves = [t.to(DEVICE).requires_grad_() for t in given]
-    torch.library.opcheck(state_space_scan_op, (*leaves, *(t if t is None else t.detach().to(DEVICE) for t in rest)))
+    given = inputs(1, 1, 9, 16, 16)
+    ids, before = (documents(1, 9, 5).to(DEVICE), state(given).to(DEVICE).requires_grad_()) if carried else (None, None)
+    torch.library.opcheck(state_space_scan_op, (*(t.to(DEVICE).requires_grad_() for t in given), ids, before))
 
 
 def test_compiled_in_one_graph():
-    given = [t.to(DEVICE).requires_grad_() for t in inputs(1, 2, 40, 16, 16)]
+    given = [t.to(DEVICE).requires_grad_() for t in inputs(1, 1, 20, 16, 16)]
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(state_space_scan, fullgraph=True, backend=counter)
