@@ -45,7 +45,7 @@ figcaption { color: var(--soft); font-size: .875rem; margin-top: .3rem; }
 .verdict.open { color: var(--open); }
 .verdict.none { color: var(--none); }
 @media (max-width: 34rem) { dl { grid-template-columns: 1fr; gap: 0; } dt, dd { grid-column: 1; }
-  dd { margin-bottom: .4rem; } body { padding: .75rem; } }
+  dd { margin-bottom: .4rem; } body { padding: .75rem; } tbody th { width: 9.5rem; } table { max-width: 46rem; } }
 @media print {
   :root { color-scheme: light; --ink: #000; --soft: #333; --paper: #fff; --shade: #f3f3f3; --line: #bbb; --link: #000;
     --held: #00568a; --against: #8f3900; --open: #6b4b00; --none: #444; }

@@ -25,7 +25,7 @@ from mmctl.sweeps.document import (
     Text,
     Word,
 )
-from mmctl.sweeps.verdicts import MEANINGS
+from mmctl.sweeps.verdicts import MEANINGS, REPRODUCED, SUPPORTED
 
 RULES = """\
 Every difference is paired by seed, treatment minus control; n is the number of seeds. Intervals are 95% (unless said to be \
@@ -124,6 +124,8 @@ def _registered(results: Mapping[str, Any]) -> str:
     claims = [c for a in results["ablations"] for c in a["claims"]]
     earlier, runs = len(results["finished_before"]), len(results["runs"])
     before = f"when {earlier} of {runs} runs were finished already" if earlier else "before the first run"
+    if earlier and results.get("tuning"):
+        before = f"when {earlier} of the runs that a choice might ask for were finished already"
     text = f"Metric, direction, margin and seeds of every claim were fixed {results['registered']}, {before}, with the "
     text += "SHA-256 of their file (at each ablation). "
     changed = sum(bool(c["registered"]) for c in claims)
@@ -187,8 +189,15 @@ def counted(verdicts: Iterable[str]) -> str:
     return "; ".join(f"{n} {word}" for word, n in Counter(verdicts).most_common())
 
 
+def meaning(word: str) -> str:
+    """What a verdict's word means, wherever it stands in a list."""
+    found = MEANINGS.get(word, "")
+    same = word.replace(SUPPORTED, REPRODUCED)
+    return f'as "{same}"{found.removeprefix("the same")}' if found.startswith("the same") else found
+
+
 def meanings(said: set[str]) -> Bullets:
-    return Bullets([[Strong(word), f": {meaning}."] for word, meaning in MEANINGS.items() if word in said])
+    return Bullets([[Strong(word), f": {meaning(word)}."] for word in MEANINGS if word in said])
 
 
 def verdict(claim: Mapping[str, Any]) -> list[Span]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError
-from mmctl.sweeps import preamble, words
+from mmctl.sweeps import preamble, profiles, words
 from mmctl.sweeps.document import (
     Block,
     Code,
@@ -31,7 +31,7 @@ from mmctl.sweeps.document import (
     joined,
 )
 from mmctl.sweeps.matrix import Matrix, load, shipped
-from mmctl.sweeps.verdicts import MEANINGS, NOT_RUN
+from mmctl.sweeps.verdicts import NOT_RUN
 
 TITLE = "Reproduction scoreboard of Memory Mosaics"
 OLDEST = 2
@@ -113,7 +113,7 @@ def _counts(latest: Sequence[str], ablations: int, sources: Sequence[Source], co
         f"{len(latest)} claims of {ablations} ablations, from {runs}. Where several sweeps tested a claim, each has a row, the "
         "newest first, and the newest counts here. Corrections for several tests are each sweep's own."
     )
-    rows: list[list[Text]] = [[Word(w), str(n), f"{MEANINGS.get(w, '')}."] for w, n in _ordered(latest)]
+    rows: list[list[Text]] = [[Word(w), str(n), f"{preamble.meaning(w)}."] for w, n in _ordered(latest)]
     yield Table("Verdicts", ["verdict", "claims", "meaning"], rows)
     yield Paragraph("Made by:")
     yield Commands([command])
@@ -206,7 +206,7 @@ def _ablation(name: str, matrix: Matrix | None, sources: Sequence[Source]) -> _S
         blocks.append(Paragraph(["Run, without claims to judge: ", *_reports([source for _, source in runs]), "."]))
     if rows or not runs:
         blocks.append(Paragraph("Not run." if whole or not runs else "What is not run yet, by:"))
-        blocks.append(Commands([f"mmctl ablate {name} --profile smoke"]))
+        blocks.append(Commands([f"mmctl ablate {name} --profile {profiles.chosen(None, [name]).name}"]))
     return _Shown(blocks, verdicts)
 
 

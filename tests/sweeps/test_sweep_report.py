@@ -98,7 +98,8 @@ def test_verdicts_from_known_numbers(make_plan, root: Path) -> None:
     assert "(+22.5 points)" in report
     cost = found["transformer-masks/in-context"]["unmatched"]
     assert (
-        f"| **reproduced**; unmatched: {', '.join(cost)}; the same at every seed | small: transformer 23.0, mosaic 45.5" in report
+        f"| **reproduced**; unmatched: {', '.join(cost)}; the same at every seed | small: transformer 23.0, mosaic 45.5"
+        in report
     )
     assert (
         "+50.00 [+49.98, +50.02] points (n = 3 seeds; interval widened for 4 held-out examples) | < 0.001 |" in report
@@ -312,7 +313,7 @@ def test_a_hypothesis_without_a_published_value(make_plan, root: Path, tmp_path:
     report = (folder / "report.md").read_text()
     assert "| no published value | -0.0997" in report
     assert "- Published: no published value." in report
-    assert "- **supported**: the same, for a hypothesis" in report
+    assert '- **supported**: as "reproduced", for a hypothesis' in report
 
 
 def test_only_the_words_used_are_explained(make_plan, root: Path) -> None:
