@@ -90,8 +90,9 @@ class ForgetThreshold:
             "families": {name: list(arms) for name, arms in self.families.items()},
             "fit": self.fit,
             "about": "smallest training length (tokens) from which the loss beyond it never exceeds "
-            f"{' or '.join(f'{rule:g}' for rule in RULES)} times the largest within it, for each state size, and the line "
-            f"through these against thousands of state numbers; longest context with a passkey accuracy above {NEEDED:g}",
+            f"{' or '.join(f'{rule:g}' for rule in RULES)} times the largest within it, for each state size (above: none "
+            "did, up to the length shown), and the line through these against thousands of state numbers; longest context "
+            f"with a passkey accuracy above {NEEDED:g}",
         }
 
     def __call__(

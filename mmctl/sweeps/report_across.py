@@ -28,9 +28,8 @@ def across_blocks(ablation: Mapping[str, Any]) -> Iterator[Block]:
                 rows.append([Code(name), MISSING, MISSING, "0"])
             for metric in own:
                 summary, scale = arm["scores"][metric], scale_of(metric)
-                rows.append(
-                    [Code(name), metric.removeprefix("across:"), words.score(summary, scale), str(summary["n"])]
-                )
+                said = f"{words.score(summary, scale)} {scale.unit}".rstrip()
+                rows.append([Code(name), metric.removeprefix("across:"), said, str(summary["n"])])
         yield Table(
             f"{ablation['name']}: {entry['function']}",
             ["made of several arms", "number", "mean, 95% interval", "n"],

@@ -29,6 +29,15 @@ class Scale:
         return f"{sign}{self.factor * value:.3g} {self.of_difference}".rstrip()
 
 
+ACROSS = {
+    "threshold": "tokens",
+    "above": "tokens",
+    "recall-threshold": "tokens",
+    "intercept": "tokens",
+    "slope": "tokens per thousand numbers of state",
+    "state": "thousands of numbers",
+}
+"""Units of numbers that a function of `across` makes (forget_threshold.py), by the beginning of their name."""
 ACCURACY = Scale("%", "points", 100.0, 1)
 GAIN = Scale("points a doubling", "points a doubling", 100.0, 2)
 """Of `gain-per-doubling`: accuracy that twice as many demonstrations add."""
@@ -38,6 +47,8 @@ STEPS = Scale("steps", "steps", digits=0)
 
 def unit_of(metric: str) -> str:
     """Unit of a metric's stored numbers, by its name."""
+    if metric.startswith("across:"):
+        return next((unit for start, unit in ACROSS.items() if metric.startswith(f"across:{start}")), "")
     if "/accuracy" in metric:
         return "accuracy (0 to 1)"
     if "/gain-per-doubling" in metric:

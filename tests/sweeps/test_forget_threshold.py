@@ -157,7 +157,7 @@ def test_report_and_numbers_show_what_is_made_across() -> None:
     assert (heading.text, said.text) == ("Across arms", "Thresholds.")  # type: ignore[union-attr]
     assert [row[1:] for row in table.rows] == [
         ["missing", "missing", "0"],
-        ["slope-2x", "16.0000 ± 2.0000 [11.0000, 21.0000]", "3"],
+        ["slope-2x", "16.0000 ± 2.0000 [11.0000, 21.0000] tokens per thousand numbers of state", "3"],
     ]  # type: ignore[union-attr]
     rows = numbers.numbers_csv({"ablations": [ablation]}).splitlines()
     assert rows[1].startswith("seed,forget,line,,0,across:slope-2x,,14.0,")
