@@ -15,7 +15,7 @@ from typing import Any
 from mmctl.errors import MmctlError
 from mmctl.sweeps.claims import Claim
 from mmctl.sweeps.matrix import Matrix
-from mmctl.sweeps.plan import Plan
+from mmctl.sweeps.plan import Plan, Run
 from mmctl.sweeps.verdicts import ANALYSIS
 
 SCHEMA = 1
@@ -134,7 +134,11 @@ def _finished(plan: Plan, root: Path) -> list[str]:
     from mmctl.runs.names import index
 
     known = index(root)
-    found = [(run, RunFolder.among(known.get(run.key, []))) for run in plan.runs()]
+    runs = plan.runs()
+    if plan.tuned is not None:  # its cells are trials: the chosen ones will be asked for with the other seeds too
+        others = {seed for seeds in plan.seeds.values() for seed in seeds}
+        runs = [Run(cell, seed) for cell in plan.cells.values() for seed in sorted({*cell.seeds, *others})]
+    found = [(run, RunFolder.among(known.get(run.key, []))) for run in runs]
     return [run.label for run, folder in found if folder is not None and folder.finished]
 
 

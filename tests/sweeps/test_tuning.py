@@ -115,6 +115,8 @@ def test_a_finished_run_of_another_sweep_is_scored_not_trained_again(
 
     inline_sweep(make_plan(own, profile("smoke"), SMALL))
     made = trials(base(own))
+    fixed = manifest.write(tuning_session.registered(base(own), made), tmp_path / "runs", {})
+    assert len(fixed["finished_before"]) == 6  # two cells with every seed, not their trials alone
     assert inline_sweep(made)[0].exit_code == 0
     assert sum(call.startswith("validate ") for call in fakes.calls()) == 2
 
