@@ -41,7 +41,7 @@ def compare(given, tolerance=None, **kwargs):
     ("length", "documented", "carried"), [(1, False, True), (33, True, False), (70, False, False), (130, True, True)]
 )
 def test_forward_and_every_gradient(length, documented, carried, dtype):
-    given = inputs(1, 2, length, 16, 16, dtype)
+    given = inputs(1, 1, length, 16, 16, dtype)
     compare(given, state=state(given) if carried else None, documents=documents(1, length) if documented else None)
 
 
@@ -54,12 +54,12 @@ def test_head_widths_and_state_sizes(width, size):
 @pytest.mark.parametrize(("heads", "groups"), [(6, 1), (4, 2), (2, 2)])
 def test_heads_that_share_b_and_c(heads, groups):
     """Six heads are more than a program of the backward takes together."""
-    compare(inputs(2, heads, 20, 16, 16, DTYPES[-1], groups))
+    compare(inputs(1, heads, 20, 16, 16, DTYPES[-1], groups))
 
 
 def test_a_sum_over_pairs_agrees():
     """y_t = sum_i (c_t . b_i) alpha_{i:t} x_i, pair by pair: independent of the recurrence."""
-    x, decay, b, c = inputs(1, 2, 40, 16, 16)
+    x, decay, b, c = inputs(1, 1, 40, 16, 16)
     total = decay.double().cumsum(-1)
     weights = (total.unsqueeze(-1) - total.unsqueeze(-2)).exp().tril() * (c.double() @ b.double().transpose(-1, -2))
     assert_close("y", recur("triton", x, decay, b, c)[0], weights @ x.double(), 1e-5)
@@ -77,7 +77,7 @@ def test_no_decay_at_all():
 
 
 def test_documents_of_length_1_hold_one_product_each():
-    x, decay, b, c = inputs(1, 2, 40, 16, 16)
+    x, decay, b, c = inputs(1, 1, 40, 16, 16)
     results = recur("triton", x, decay, b, c, documents=torch.arange(40)[None])
     assert_close("y", results[0], (c * b).sum(-1, keepdim=True) * x, 1e-5)
     assert torch.equal(results[3], torch.zeros_like(results[3]))
@@ -97,7 +97,7 @@ def test_nan_in_one_sequence_stays_in_that_sequence():
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_no_element_is_left_unwritten_and_repeats_are_bitwise_equal(dtype, poisoned):
-    given = inputs(1, 2, 70, 20, 24, dtype)
+    given = inputs(1, 1, 70, 20, 24, dtype)
     first = recur("triton", *given, documents=documents(1, 70, 9))
     assert all(r.isfinite().all() for r in first)
     if not interpreted():
