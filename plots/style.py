@@ -181,7 +181,7 @@ def _smaller(png: bytes) -> bytes:
     about, smaller = PngInfo(), io.BytesIO()
     with Image.open(io.BytesIO(png)) as image:
         for key, text in image.info.items():
-            if isinstance(text, str):
+            if isinstance(key, str) and isinstance(text, str):
                 about.add_text(key, text)
         few = image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         few.save(smaller, "png", optimize=True, pnginfo=about, dpi=image.info["dpi"])
