@@ -19,6 +19,7 @@ import argparse
 import csv
 import json
 import sys
+from collections.abc import Collection
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -96,7 +97,12 @@ def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--csv", type=Path, help="also write the rows to this file, as they come")
     chosen = parser.parse_args(arguments)
-    choices = {"arch": SHARED_MEMORY, "dtype": DTYPES, "width": range(1, MAX_WIDTH + 1), "operation": OPERATIONS}
+    choices: dict[str, Collection[Any]] = {
+        "arch": SHARED_MEMORY,
+        "dtype": DTYPES,
+        "width": range(1, MAX_WIDTH + 1),
+        "operation": OPERATIONS,
+    }
     for option, known in choices.items():
         if unknown := [value for value in getattr(chosen, option) if value not in known]:
             valid = f"1 to {MAX_WIDTH}" if option == "width" else ", ".join(map(str, known))

@@ -212,5 +212,5 @@ class Scan(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         x, log_decay, b, c, documents, *kept = ctx.saved_tensors
         with torch.autocast(x.device.type, enabled=False):
-            found = backward(*grads, x, log_decay, b, c, documents, tuple(kept))  # type: ignore[arg-type]
+            found = backward(grads[0], grads[1], x, log_decay, b, c, documents, tuple(kept))
         return *found[:4], None, found[4] if ctx.needs_input_grad[5] else None
