@@ -56,16 +56,18 @@ def report(
     from mmctl.runs import runs_root
 
     where, given = runs_root(root), list(sweeps or [])
+    if "" in given:  # as of a shell's variable that is not set: not the newest sweep
+        raise UsageError('"": expected the name or folder of a sweep, or a results.json')
     for path in out or []:
         _check(path)
     if every:
-        made, files = _board(where, given, out or [])
+        pages = _board(where, given, out or [])
     else:
         if len(given) > 1:
             raise UsageError(f'"{given[1]}": a report is of one sweep; --all puts several on one page')
-        made, files = _sweep(where, given[0] if given else None, out or [])
-    for path in files:
-        _write(made, path)
+        pages = _sweep(where, given[0] if given else None, out or [])
+    for path, text in pages.items():
+        _write(text, path)
         print(path)
 
 
@@ -78,29 +80,30 @@ def _check(path: Path) -> None:
         raise UsageError(f"--out {path}: is a folder; expected a file in it, such as {path / 'report.html'}")
 
 
-def _sweep(where: Path, wanted: str | None, out: Sequence[Path]) -> tuple[Document, list[Path]]:
-    """(The report, the files to write). Brings a sweep's own folder up to date."""
+def _sweep(where: Path, wanted: str | None, out: Sequence[Path]) -> dict[Path, str]:
+    """{File to write: the report in its form}. Brings a sweep's own folder up to date."""
     from mmctl.plots import sources
     from mmctl.sweeps import figures, finish, preamble
     from mmctl.sweeps import report as reports
 
     folder = _results(where, wanted).parent
     results = sources.read_results(folder)
-    if (folder / "manifest.json").is_file():
-        names = [reports.FIRST, *(name for ablation in results["ablations"] for name in ablation["figures"])]
-        drawn = figures.draw(folder, names, results)
-        for problem in drawn.problems:
-            print(f"mmctl: figure not drawn: {problem}", file=sys.stderr)
-        paths = drawn.paths
-    else:
-        paths = figures.present(folder, results)
+    files = list(out) or [folder / f"report{suffix}" for suffix in finish.FORMS]
     with preamble.whole(folder / "results.json", results):
-        made = reports.document(results, {name: folder / path for name, path in paths.items()})
-    return made, list(out) or [folder / f"report{suffix}" for suffix in finish.FORMS]
+        reports.document(results, {})  # damaged results are said before a figure of them is drawn
+        names = [reports.FIRST, *(name for ablation in results["ablations"] for name in ablation["figures"])]
+        if (folder / "manifest.json").is_file():
+            drawn = figures.draw(folder, names, results)
+            for problem in drawn.problems:
+                print(f"mmctl: figure not drawn: {problem}", file=sys.stderr)
+            paths = drawn.paths
+        else:
+            paths = figures.present(folder, results)
+        return _pages(reports.document(results, {name: folder / path for name, path in paths.items()}), files)
 
 
-def _board(where: Path, given: Sequence[str], out: Sequence[Path]) -> tuple[Document, list[Path]]:
-    """(The scoreboard, the files to write). A sweep that is named must be readable; of all there are, one that is not is
+def _board(where: Path, given: Sequence[str], out: Sequence[Path]) -> dict[Path, str]:
+    """{File to write: the scoreboard in its form}. A sweep that is named must be readable; of all there are, one that is not is
     said."""
     from mmctl.sweeps import finish, scoreboard
 
@@ -108,6 +111,8 @@ def _board(where: Path, given: Sequence[str], out: Sequence[Path]) -> tuple[Docu
     unread: list[str] = []
     if given:
         found = [scoreboard.read(path) for path in dict.fromkeys(_results(where, one) for one in given)]
+    elif not where.is_dir():
+        raise UsageError(f"{where}: no such folder of runs; name sweeps or results.json files, or give --runs")
     else:
         for path in sorted((where / "sweeps").glob("*/results.json")):
             try:
@@ -117,7 +122,14 @@ def _board(where: Path, given: Sequence[str], out: Sequence[Path]) -> tuple[Docu
                 print(f"mmctl: {error}", file=sys.stderr)
     words = ["mmctl", "report", "--all", *given, *(word for path in out for word in ("--out", str(path)))]
     made = scoreboard.document(found, shlex.join(words), unread)
-    return made, list(out) or [where / f"{BOARD}{suffix}" for suffix in finish.FORMS]
+    return _pages(made, list(out) or [where / f"{BOARD}{suffix}" for suffix in finish.FORMS])
+
+
+def _pages(made: Document, files: Sequence[Path]) -> dict[Path, str]:
+    """Every form before any is written: what cannot be made leaves all files as they were."""
+    from mmctl.sweeps.finish import rendered
+
+    return {path: rendered(made, path.absolute().parent, path.suffix) for path in files}
 
 
 def _results(where: Path, wanted: str | None) -> Path:
@@ -137,11 +149,9 @@ def _results(where: Path, wanted: str | None) -> Path:
     return find_sweep(where, wanted) / "results.json"
 
 
-def _write(made: Document, path: Path) -> None:
+def _write(text: str, path: Path) -> None:
     from mmctl.runs.files import write_text
-    from mmctl.sweeps.finish import rendered
 
-    text = rendered(made, path.absolute().parent, path.suffix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

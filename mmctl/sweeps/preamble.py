@@ -40,11 +40,11 @@ parameters, FLOPs or training tokens of the two arms differ by more than {tolera
 
 @contextlib.contextmanager
 def whole(path: Path, results: Mapping[str, Any]) -> Iterator[None]:
-    """Around what reads results: those in which something is not there are damaged, or older than it. MmctlError, one
-    line."""
+    """Around what reads results: those in which something is not there, or is of another kind, are damaged or older than
+    it. MmctlError, one line."""
     try:
         yield
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         again = results.get("command") or "its own command"
         raise MmctlError(
             f"{path}: not whole ({type(error).__name__}: {error}); brought up to date, without training anything anew, by: "

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError
-from mmctl.sweeps import preamble, profiles, words
+from mmctl.sweeps import as_html, as_markdown, preamble, profiles, words
 from mmctl.sweeps.document import (
     Block,
     Code,
@@ -78,10 +78,17 @@ def read(file: Path) -> Source:
         again = results.get("command") or "its own command"
         raise MmctlError(f"{file}: of form {form}, expected {OLDEST} to {SCHEMA}; brought up to date by: {again}")
     found = Source(file, results)
-    with preamble.whole(file, results):
-        for ablation in results["ablations"]:
-            for claim in ablation["claims"]:
-                _row(claim, found, ablation)
+    with preamble.whole(file, results):  # all that the page will read of it, so that what is damaged is named
+        parts = {
+            name: _ablation(name, None, [found]) for name in dict.fromkeys(a["name"] for a in results["ablations"])
+        }
+        blocks = [
+            *_ablations(parts),
+            *_sweeps([found], ()),
+            *(block for part in parts.values() for block in part.blocks),
+        ]
+        for form in (as_markdown.markdown, as_html.html):
+            form(Document(TITLE, blocks), file.absolute().parent)
     return found
 
 

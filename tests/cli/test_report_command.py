@@ -142,6 +142,55 @@ def test_results_with_something_missing_are_one_line(sweep: Path, all_: tuple[st
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("all_", [(), ("--all",)], ids=["report", "scoreboard"])
+@pytest.mark.parametrize(
+    ("place", "key", "value"),
+    [
+        (("ablations", 0), "figures", None),
+        (("ablations", 0), "claims", "x"),
+        (("ablations", 0), "name", []),
+        (("ablations", 0), "name", 5),
+        (("ablations", 0, "claims", 0), "statement", 5),
+        (("ablations", 0, "claims", 0), "verdict", "<script>"),
+        (("ablations", 0, "claims", 0), "published_effect", "<script>"),
+        (("ablations", 0, "arms", 0, "cost"), "parameters", "x"),
+        ((), "command", 5),
+        ((), "profile", {}),
+        ((), "date", None),
+    ],
+)
+def test_whatever_the_results_hold_is_a_page_or_one_line(
+    sweep: Path, place: tuple[Any, ...], key: str, value: Any, all_: tuple[str, ...]
+) -> None:
+    old = (sweep / "report.md", Path("runs/scoreboard.md"))
+    for path in old:
+        path.write_text("old")
+    results = json.loads((sweep / "results.json").read_text())
+    part = results
+    for step in place:
+        part = part[step]
+    part[key] = value
+    (sweep / "results.json").write_text(json.dumps(results))
+    done = mmctl("report", *all_, "smoke-00000001")
+    if done.code == 0:
+        assert done.err == ""
+        pages = [Path(line).read_text() for line in done.out.splitlines()]
+        assert len(pages) == 2
+        assert not any("<script" in page for page in pages)
+    else:
+        assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+        assert "results.json: not whole (" in done.err
+        assert [path.read_text() for path in old] == ["old", "old"]
+
+
+@pytest.mark.parametrize("words", [("",), ("--all", ""), ("--all", "--runs", "nosuch")])
+def test_what_is_not_meant_writes_nothing(sweep: Path, words: tuple[str, ...]) -> None:
+    done = mmctl("report", *words)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert not (sweep / "report.md").exists()
+    assert not Path("nosuch").exists()
+
+
 def test_no_sweep_at_all_is_said() -> None:
     assert "no sweep has results yet" in mmctl("report").err
     Path("runs/sweeps").mkdir(parents=True)
