@@ -59,6 +59,10 @@ class Change:
         """Change `model`, undone on leaving; gives what makes the notes once the model has been measured."""
         raise NotImplementedError
 
+    def added_flops(self, config: Any) -> int:
+        """FLOPs it adds to one token's forward pass of the model that `config` describes."""
+        return 0
+
     def record(self) -> dict[str, Any]:
         """Every setting, JSON-ready."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -141,6 +145,10 @@ class Changes:
         """Ask every registered change whether it fits; the model itself refuses the other two. UsageError."""
         for change in self.others:
             change.check(config)
+
+    def added_flops(self, config: Any) -> int:
+        """FLOPs that the registered changes add to one token's forward pass."""
+        return sum(change.added_flops(config) for change in self.others)
 
     @contextlib.contextmanager
     def applied(self, model: Any, config: Any) -> Iterator[Callable[[], dict[str, Any]]]:

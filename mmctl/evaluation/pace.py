@@ -16,12 +16,12 @@ class Pace(PaceSettings, Change):
     """The settings of PaceSettings: the paper's by default."""
 
     def check(self, config: Any) -> None:
-        import torch
+        self.validate(_unfilled(config))
 
-        from mmctl import models
-
-        with torch.device("meta"):
-            self.validate(models.build(config))
+    def added_flops(self, config: Any) -> int:
+        model = _unfilled(config)
+        blocks: list[Any] = [model.blocks[layer] for layer in self.validate(model)]
+        return sum(self.flops_per_token(block.persistent.hidden) for block in blocks)
 
     @contextlib.contextmanager
     def applied(self, model: Any, config: Any) -> Iterator[Notes]:
@@ -31,3 +31,13 @@ class Pace(PaceSettings, Change):
                 f"layer{layer}": {**found.record(), "flops_per_token": self.flops_per_token(hidden[layer])}
                 for layer, found in counts.items()
             }
+
+
+def _unfilled(config: Any) -> Any:
+    """The model without its numbers."""
+    import torch
+
+    from mmctl import models
+
+    with torch.device("meta"):
+        return models.build(config)

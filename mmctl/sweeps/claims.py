@@ -165,7 +165,9 @@ def _metric(section: Section, key: str, value: Any) -> str:
     from mmctl.data import TASKS
 
     metric = reading.text(section, key, value)
-    if metric in RESULT_METRICS or any(metric.startswith(p) and len(metric) > len(p) for p in ("diagnostics:", "across:")):
+    if metric in RESULT_METRICS or any(
+        metric.startswith(p) and len(metric) > len(p) for p in ("diagnostics:", "across:")
+    ):
         return metric
     task, slash, score = metric.partition("/")
     if slash and task in TASKS and not SCORE.fullmatch(metric):

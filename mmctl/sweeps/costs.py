@@ -35,6 +35,7 @@ def cost_of(config: Config, arm: Arm) -> dict[str, Any]:
         },
         "training_tokens": config.training.steps * config.data.batch * config.data.length,
         **({"ends_early": True} if config.training.select_stop else {}),
+        **({"added_flops": added} if (added := arm.evaluate.added_flops(config)) else {}),
     }
 
 

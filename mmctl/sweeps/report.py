@@ -126,8 +126,8 @@ def _costs(ablation: Mapping[str, Any]) -> Table:
             [
                 [Code(arm["name"]), f": {arm['label']}"],
                 words.large(cost["parameters"]),
-                words.large(cost["flops_per_token"]["published"]),
-                words.large(cost["flops_per_token"]["executed"]),
+                words.large(cost["flops_per_token"]["published"]) + _added(cost),
+                words.large(cost["flops_per_token"]["executed"]) + _added(cost),
                 words.large(tokens_taken(arm)),
                 words.large(preamble.training_flops(arm)),
                 *([_delay(arm["delay"])] if ranged else []),
@@ -141,6 +141,11 @@ def _costs(ablation: Mapping[str, Any]) -> Table:
     head += ["training tokens", "training FLOPs a run (executed)"]
     m = ["m in training; at evaluation (tokens)"] if ranged else []
     return Table(f"{ablation['name']}: arms", [*head, *m, "wall time a run (mean)", "runs", "compared"], rows)
+
+
+def _added(cost: Mapping[str, Any]) -> str:
+    """What an evaluation-time change adds to the model's own FLOPs."""
+    return f" + {words.large(cost['added_flops'])}" if cost.get("added_flops") else ""
 
 
 def _scores_note(ablation: Mapping[str, Any]) -> str:

@@ -64,7 +64,7 @@ MEANINGS = {
     OPPOSITE: "the Holm-corrected interval lies on the other side of 0 than claimed",
     NO_EFFECT: "a direction was claimed, but the 95% interval lies within the claim's margin of no effect",
     SAME: "the mean has the claimed sign, but the Holm-corrected interval holds 0",
-    OTHER: "the mean has the other sign than claimed, and the Holm-corrected interval holds 0",
+    OTHER: "the mean is 0 or has the other sign than claimed, and the Holm-corrected interval holds 0",
     POSITIVE: "no effect was claimed, but the 95% interval lies above the claim's margin (the treatment's number is higher)",
     NEGATIVE: "no effect was claimed, but the 95% interval lies below the claim's margin (the treatment's number is lower)",
     INSIDE: "the 95% interval of the arm's own value lies inside the claimed range",

@@ -136,6 +136,12 @@ def test_pace_is_asked_before_training_whether_it_fits() -> None:
         Changes.of({"pace": {"experts": 7}}).check(config)
 
 
+def test_what_a_bank_costs_is_added_to_its_arm() -> None:
+    config = load("smoke", [])
+    assert Changes.of({"pace": {"slots": 10}}).added_flops(config) == 2 * 6 * 10 * 192  # two layers of 192 hidden units
+    assert Changes.of({"pace": {"bank": False}}).added_flops(config) == Changes(True, 3).added_flops(config) == 0
+
+
 def test_pace_counts_every_token_once_a_layer() -> None:
     config = load("smoke", ["data.mixture={recall: 1}", "evaluation.lengths=[1]", "evaluation.examples=4",
                             "evaluation.minimum_examples=4"])  # fmt: skip
