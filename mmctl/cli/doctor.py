@@ -42,7 +42,7 @@ def doctor(
     from mmctl.errors import EXIT_FAILED
     from mmctl.runs import runs_root
 
-    root = runs_root(runs)
+    root = runs_root(runs, whatever_it_is=True)
     config = load(*preset_and_overrides(arguments)) if arguments else None
     lines = []
     for line in machine.examine(root):

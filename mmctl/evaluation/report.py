@@ -15,8 +15,8 @@ from mmctl.errors import printable
 from mmctl.evaluation.changes import said
 
 _NAME = re.compile(r"(?P<row>.+)@(?P<multiple>\d+)x")
-_DETAIL = re.compile(r"(?!text/loss$).*/(accuracy-shots\d+|loss-quarter\d|loss-part\d+|loss)")
-"""Left out of the short table: shots, quarters and other parts, and the loss of a task that is read by its accuracy."""
+_DETAIL = re.compile(r"(?!text/loss$).*/(accuracy-shots\d+|accuracy-far|loss-quarter\d|loss-part\d+|loss)")
+"""Left out of the short table: shots, far queries, quarters and other parts, and the loss of a task that is read by its accuracy."""
 
 
 def title(evaluation: dict[str, Any]) -> str:

@@ -18,11 +18,11 @@ _RUN = re.compile(r"(?P<name>.+)-(?P<identity>[0-9a-f]{8})")
 _SEED = re.compile(r"seed(-?\d+)")
 
 
-def runs_root(option: str | Path | None = None) -> Path:
+def runs_root(option: str | Path | None = None, *, whatever_it_is: bool = False) -> Path:
     """Absolute folder of all runs: the `--runs` option, else MMCTL_RUNS, else ./runs. It need not exist.
-    UsageError for a file."""
+    UsageError for a file, but where the caller looks at `whatever_it_is` itself."""
     root = _absolute(str(option or os.environ.get("MMCTL_RUNS") or "runs"))
-    if root.is_file():
+    if root.is_file() and not whatever_it_is:
         raise UsageError(f"{root}: a file; expected the folder of runs")
     return root
 

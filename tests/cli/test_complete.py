@@ -44,8 +44,10 @@ def test_every_value_offered_is_one_that_loads() -> None:
             assert key in known, key
         for value in values:
             if key.startswith(("model.", "training.")) and key not in ("model.short_term", "model.long_term"):
-                sizes = [] if key.partition(".")[2] in ("width", "ffn_width", "heads") else ["model.width=64"]
-                load("lab", [f"{key}={value}", *(s for s in sizes if not s.startswith(key + "="))])
+                beside = [] if key.partition(".")[2] in ("width", "ffn_width", "heads") else ["model.width=64"]
+                if key == "training.select_stop":
+                    beside += ["training.select=recall/accuracy", "training.select_target=0.9"]
+                load("lab", [f"{key}={value}", *(s for s in beside if not s.startswith(key + "="))])
 
 
 def test_presets_keys_and_values() -> None:

@@ -26,7 +26,7 @@ def values(result: dict) -> dict[str, float]:
 
 def test_perfect_recall_scores_one_and_says_so_with_honest_bounds() -> None:
     result = evaluate(Lookup(), quick_config(), "new-knowledge")
-    assert set(result["scores"]) == {f"recall/{s}@{k}x" for s in ("accuracy", "loss") for k in (1, 2)}
+    assert set(result["scores"]) == {f"recall/{s}@{k}x" for s in ("accuracy", "accuracy-far", "loss") for k in (1, 2)}
     for multiple, n, pairs in ((1, 40, 4), (2, 20, 8)):
         score = result["scores"][f"recall/accuracy@{multiple}x"]
         assert score["value"] == 1.0
