@@ -178,6 +178,11 @@ def identity(config: Config, corpora: Mapping[str, Any] | None = None) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]
 
 
+def separate(values: str) -> list[str]:
+    """`a,b` as its values; commas inside brackets belong to a value: `[1,2],[4]` is two lists."""
+    return [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", values)]
+
+
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     """`key=value` strings to a dotted dict. Duplicate or nested keys are errors: the last one never wins silently."""
     typed: dict[str, Any] = {}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmctl.config import flat, from_dict, identity, load, parse_overrides, presets, to_dict
+from mmctl.config import flat, from_dict, identity, load, parse_overrides, presets, separate, to_dict
 from mmctl.errors import UsageError
 
 
@@ -73,6 +73,13 @@ def test_wrong_input_is_one_line_naming_the_nearest(override: str, told: str) ->
         load("smoke", [override])
     assert told in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_values_with_commas_between_may_be_lists() -> None:
+    assert separate("1e-3, 3e-3") == ["1e-3", "3e-3"]
+    assert separate("[1,4],[8]") == ["[1,4]", "[8]"]
+    assert separate("{facts: 1, text: 2},{text: 1}") == ["{facts: 1, text: 2}", "{text: 1}"]
+    assert separate("a,,b") == ["a", "", "b"]
 
 
 def test_fixed_m_need_only_be_shorter_than_the_sequence_itself() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmctl.config import separate
 from mmctl.errors import UsageError
 from mmctl.sweeps import words
 from mmctl.sweeps.document import Block, Code, Document, Fields, Heading, Paragraph, Table, Text, Word
@@ -34,7 +35,7 @@ def parse(given: Sequence[str], overrides: Sequence[str], tuned: str | None = No
     for text in given:
         key, equals, values = text.partition("=")
         key = key.strip()
-        if not equals or not key or not all(value.strip() for value in values.split(",")):
+        if not equals or not key or not all(separate(values)):
             raise UsageError(
                 f"--at {text}: expected KEY=VALUE or KEY=VALUE,VALUE, such as training.learning_rate=2e-3,8e-3"
             )
@@ -42,7 +43,7 @@ def parse(given: Sequence[str], overrides: Sequence[str], tuned: str | None = No
             raise UsageError(f'--at {text}: "{key}" is given as an override too: leave that out')
         if key == tuned:
             raise UsageError(f'--at {text}: "{key}" is what --tune chooses')
-        settings += [f"{key}={value.strip()}" for value in values.split(",")]
+        settings += [f"{key}={value}" for value in separate(values)]
     twice = next((one for i, one in enumerate(settings) if one in settings[:i]), None)
     if twice is not None:
         raise UsageError(f"--at {twice}: is given twice")

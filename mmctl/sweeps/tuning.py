@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mmctl.config import separate
 from mmctl.errors import MmctlError, UsageError, first_line
 from mmctl.sweeps.matrix import Arm, Matrix
 from mmctl.sweeps.plan import Plan, make_plan
@@ -79,7 +80,7 @@ def parse(words: Sequence[str], seeds: Sequence[int] | None, default: Sequence[i
     if len(words) > 1:
         raise UsageError(f"--tune {words[1]}: one key at a time, as --tune {words[0]} is given")
     key, equals, text = words[0].partition("=")
-    values = tuple(value.strip() for value in text.split(","))
+    values = tuple(separate(text))
     if not equals or not key.strip() or not all(values):
         raise UsageError(f"--tune {words[0]}: expected KEY=VALUE,VALUE, such as training.learning_rate=1e-3,3e-3,1e-2")
     if len(values) < 2:
