@@ -35,6 +35,13 @@ def load(text: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
 
 
+def typed(value: Any) -> str:
+    """A value as one would type it after `key=`."""
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def check(text: str) -> None:
     """NotPlain for a text with tags, that is too long, too deep, or expands to too many values.
 

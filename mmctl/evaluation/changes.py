@@ -28,6 +28,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from mmctl.errors import UsageError, nearest
+from mmctl.plain import typed
 
 CHANGES: dict[str, str] = {
     "fine_tuning": "mmctl.training.fine_tuning:FineTuning",
@@ -76,11 +77,11 @@ class Change:
     def words(self) -> list[str]:
         """`name.key=value` words that ask for it on the command line."""
         chosen = self.given() or dict([next(iter(self.record().items()))])
-        return [f"{self.name}.{key}={_word(value)}" for key, value in chosen.items()]
+        return [f"{self.name}.{key}={typed(value)}" for key, value in chosen.items()]
 
     def mark(self) -> str:
         """Its part of an evaluation's file name: `+name.key=value...`, hashed where that is long or no file name."""
-        words = "".join(f"+{self.name}.{key}={_word(value)}" for key, value in self.given().items())
+        words = "".join(f"+{self.name}.{key}={typed(value)}" for key, value in self.given().items())
         if len(words) <= LONGEST_WORDS and all(c.isalnum() or c in "+-_.=" for c in words):
             return words or f"+{self.name}"
         return f"+{self.name}={hashlib.sha256(words.encode()).hexdigest()[:8]}"
@@ -226,14 +227,9 @@ def _read(text: str) -> Any:
     """Lists and null, typed as text. ValueError."""
     from mmctl import plain
 
+    if text.strip() in ("null", "~"):
+        return None
     try:
         return plain.load(text)
     except Exception:
         raise ValueError("not a value that can be read (YAML syntax)") from None
-
-
-def _word(value: Any) -> str:
-    """A value as one types it."""
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(map(_word, value)) + "]"
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

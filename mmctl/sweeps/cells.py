@@ -17,6 +17,7 @@ from mmctl.config import Config, flat, identity, load
 from mmctl.errors import UsageError, nearest
 from mmctl.evaluation.changes import Changes
 from mmctl.models import MODELS
+from mmctl.plain import typed
 from mmctl.schema import flatten, schema
 from mmctl.sweeps.matrix import Arm, Match, Matrix
 from mmctl.sweeps.profiles import Profile
@@ -46,7 +47,7 @@ class Cell:
 
     def train_words(self, seed: int) -> list[str]:
         """The `key=value` words that make one of this cell's runs of the profile's preset."""
-        return [*(f"{key}={_typed(value)}" for key, value in self.settings.items()), *self.overrides, f"seed={seed}"]
+        return [*(f"{key}={typed(value)}" for key, value in self.settings.items()), *self.overrides, f"seed={seed}"]
 
     def train_command(self, profile: Profile, seed: int) -> str:
         """`mmctl train` for one of this cell's runs: the same identity, so the same run."""
@@ -200,8 +201,3 @@ def _model_name(profile: Profile, layers: Sequence[Mapping[str, Any]], typed: Ma
     for layer in (profile.set, *layers, typed):
         name = str(flatten(layer).get("model.name", name))
     return name
-
-
-def _typed(value: Any) -> str:
-    """A value as one would type it after `key=`."""
-    return value if isinstance(value, str) else json.dumps(value)

@@ -59,9 +59,10 @@ def test_a_record_gives_the_changes_back(gain: float, removed: bool, delay: int 
 
 def test_words_make_the_change_again_as_the_command_line_reads_them() -> None:
     change = Louder(0.5, (1,), "two words")
-    typed = dict(word.removeprefix("louder.").split("=", 1) for word in change.words())
-    assert typed == {"gain": "0.5", "layers": "[1]", "label": "two words"}
-    assert make("louder", typed) == change
+    given = dict(word.removeprefix("louder.").split("=", 1) for word in change.words())
+    assert given == {"gain": "0.5", "layers": "[1]", "label": "two words"}
+    assert make("louder", given) == change
+    assert make("louder", {"layers": "null"}) == Louder() == make("louder", {"layers": typed(None)})
     assert Louder().words() == ["louder.gain=2.0"]  # the defaults, too, are asked for by a word
 
 
