@@ -18,6 +18,7 @@ from mmctl.config import load
 from mmctl.errors import UsageError
 from mmctl.evaluation import evaluate, file_stem
 from mmctl.evaluation.changes import CHANGES, Change, Changes, change_class, changed, make, said
+from mmctl.plain import typed
 
 
 @dataclass(frozen=True)
