@@ -17,8 +17,8 @@ import typer
 
 from mmctl.cli.options import Root, Sweep, SweepOut
 from mmctl.errors import UsageError, nearest
+from mmctl.sweeps.reporting.words import large
 from mmctl.sweeps.units import scale_of
-from mmctl.sweeps.words import large
 
 from . import sources, style
 from .cost_points import Point, Run, chance_of, collect, points

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mmctl.cli.options import Root, Sweep, SweepOut
 from mmctl.errors import UsageError, nearest
 from mmctl.evaluation.changes import changed
-from mmctl.sweeps.words import large
+from mmctl.sweeps.reporting.words import large
 
 from . import grid, sources, style
 

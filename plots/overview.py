@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from mmctl.cli.options import Root, Sweep, SweepOut
 from mmctl.errors import UsageError
+from mmctl.sweeps.reporting.words import large, tone
 from mmctl.sweeps.units import scale_of
-from mmctl.sweeps.words import large, tone
 
 from . import extrapolation, grid, loss, sources, style
 

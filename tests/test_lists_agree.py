@@ -80,6 +80,20 @@ def test_pyproject_lists_every_package() -> None:
     assert listed == sorted(listed)
 
 
+def test_reports_read_results_and_nothing_that_makes_results_reads_reports() -> None:
+    from mmctl import sweeps
+    from mmctl.sweeps import reporting
+
+    folder = ROOT / "mmctl/sweeps"
+    importing = {
+        p.name for p in folder.glob("*.py") if "import" in p.read_text() and "sweeps.reporting" in p.read_text()
+    }
+    assert importing <= {"session.py", "tuning_session.py", "sensitivity_session.py"}
+    for package, held in ((folder / "reporting", reporting), (folder, sweeps)):
+        modules = {p.stem for p in package.glob("*.py")} - {"__init__"}
+        assert {name for name in modules if not re.search(rf"\b{name}\b", held.__doc__ or "")} == set()
+
+
 def test_every_model_can_be_matched() -> None:
     from dataclasses import fields
 

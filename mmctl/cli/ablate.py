@@ -158,12 +158,12 @@ def ablate(
         plan,
         profiles,
         selection,
-        sensitivity,
         sensitivity_session,
         session,
         tuning,
         tuning_session,
     )
+    from mmctl.sweeps.reporting import sensitivity
 
     words = list(arguments or [])
     names = [w for w in words if "=" not in w]

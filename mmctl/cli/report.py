@@ -15,8 +15,8 @@ from mmctl.cli.options import Root
 from mmctl.errors import MmctlError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from mmctl.sweeps.document import Document
-    from mmctl.sweeps.scoreboard import Source
+    from mmctl.sweeps.reporting.document import Document
+    from mmctl.sweeps.reporting.scoreboard import Source
 
 BOARD = "scoreboard"
 
@@ -72,7 +72,7 @@ def report(
 
 
 def _check(path: Path) -> None:
-    from mmctl.sweeps.finish import FORMS
+    from mmctl.sweeps.reporting.finish import FORMS
 
     if path.suffix not in FORMS:
         raise UsageError(f"--out {path}: expected a name that ends in {' or '.join(sorted(FORMS))}")
@@ -83,15 +83,14 @@ def _check(path: Path) -> None:
 def _sweep(where: Path, wanted: str | None, out: Sequence[Path]) -> dict[Path, str]:
     """{File to write: the report in its form}. Brings a sweep's own folder up to date."""
     from mmctl.plots import sources
-    from mmctl.sweeps import figures, finish, preamble
-    from mmctl.sweeps import report as reports
+    from mmctl.sweeps.reporting import figures, finish, preamble, sweep
 
     folder = _results(where, wanted).parent
     results = sources.read_results(folder)
     files = list(out) or [folder / f"report{suffix}" for suffix in finish.FORMS]
     with preamble.whole(folder / "results.json", results):
-        reports.document(results, {})  # damaged results are said before a figure of them is drawn
-        names = [reports.FIRST, *(name for ablation in results["ablations"] for name in ablation["figures"])]
+        sweep.document(results, {})  # damaged results are said before a figure of them is drawn
+        names = [sweep.FIRST, *(name for ablation in results["ablations"] for name in ablation["figures"])]
         if (folder / "manifest.json").is_file():
             drawn = figures.draw(folder, names, results)
             for problem in drawn.problems:
@@ -99,13 +98,13 @@ def _sweep(where: Path, wanted: str | None, out: Sequence[Path]) -> dict[Path, s
             paths = drawn.paths
         else:
             paths = figures.present(folder, results)
-        return _pages(reports.document(results, {name: folder / path for name, path in paths.items()}), files)
+        return _pages(sweep.document(results, {name: folder / path for name, path in paths.items()}), files)
 
 
 def _board(where: Path, given: Sequence[str], out: Sequence[Path]) -> dict[Path, str]:
     """{File to write: the scoreboard in its form}. A sweep that is named must be readable; of all there are, one that is not is
     said."""
-    from mmctl.sweeps import finish, scoreboard
+    from mmctl.sweeps.reporting import finish, scoreboard
 
     found: list[Source] = []
     unread: list[str] = []
@@ -127,7 +126,7 @@ def _board(where: Path, given: Sequence[str], out: Sequence[Path]) -> dict[Path,
 
 def _pages(made: Document, files: Sequence[Path]) -> dict[Path, str]:
     """Every form before any is written: what cannot be made leaves all files as they were."""
-    from mmctl.sweeps.finish import rendered
+    from mmctl.sweeps.reporting.finish import rendered
 
     return {path: rendered(made, path.absolute().parent, path.suffix) for path in files}
 

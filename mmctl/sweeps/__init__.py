@@ -14,15 +14,12 @@
     metrics, units                  which numbers an arm will have, and how they are written
     scores, examples, statistics    numbers of runs, what their held-out examples leave open, paired differences
     comparing, costs, verdicts      what a claim compares, at which cost, and one word for it
+    across (equal_cost, forget_threshold)   numbers across arms: a threshold, a fit, a difference at equal cost
     results                         results.json
-    report, report_claim, preamble  a sweep's report, as a document; what would change each verdict: outlook
-    scoreboard                      all claims of many sweeps, as a document
-    document, as_html, as_markdown  what a document is, and its two forms (page_style: how the HTML looks)
-    numbers                         numbers.csv
-    tuning, tuning_session, tuning_report   --tune: each arm's own value, chosen by a validation loss
-    sensitivity                     --at: the same claims at other settings
-    words, terminal, figures        the same for the eye
-    tracking, finish                MLflow, and the files a sweep leaves
+    reporting                       results.json for a reader: reports, scoreboard, figures, tables, terminal
+    tuning, tuning_session          --tune: each arm's own value, chosen by a validation loss
+    sensitivity_session             --at: the same claims at other settings
+    tracking                        MLflow
 
 Importing it imports neither torch nor mlflow.
 """

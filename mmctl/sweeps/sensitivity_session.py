@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mmctl.sweeps import sensitivity
 from mmctl.sweeps.plan import Plan
+from mmctl.sweeps.reporting import sensitivity
 from mmctl.sweeps.session import Where
 from mmctl.sweeps.todo import Options
 
@@ -40,7 +40,7 @@ def run(
     """Every setting's sweep, then the table; the exit code is the first that is not 0. A signal ends it at once, with what
     there is; the same command goes on."""
     from mmctl.runs.files import read_object, write_json, write_text
-    from mmctl.sweeps.finish import FORMS
+    from mmctl.sweeps.reporting.finish import FORMS
 
     code, results = 0, {}
     for setting, plan in sweeps.items():
@@ -66,7 +66,7 @@ def run(
     if as_json:
         print(json.dumps(found, indent=2))
         return code
-    from mmctl.sweeps import terminal
+    from mmctl.sweeps.reporting import terminal
 
     terminal.show(_table(found))
     print(f"report: {folder / 'sensitivity.md'}")
@@ -105,7 +105,7 @@ def _table(found: Mapping[str, Any]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from mmctl.sweeps.terminal import COLOURS
+    from mmctl.sweeps.reporting.terminal import COLOURS
 
     table = Table(title="verdicts by setting", title_justify="left", expand=False)
     for name in ("claim", *found["settings"], "same"):

@@ -48,7 +48,8 @@ def parse_options(words: Sequence[str]) -> dict[str, str]:
 
 def dry_run(plan: Plan, root: Path, where: Where, as_json: bool) -> None:
     """Every cell is validated already: print what the sweep would run, and what it would take. Writes nothing."""
-    from mmctl.sweeps import estimates, launchers, preflight, terminal
+    from mmctl.sweeps import estimates, launchers, preflight
+    from mmctl.sweeps.reporting import terminal
 
     launchers.check(where.launcher, where.options)
     try:
@@ -103,9 +104,10 @@ def is_sweep(name: str, root: Path) -> bool:
 
 def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -> int:
     """Run what is missing, report, and say what is left. Returns the exit code."""
-    from mmctl.sweeps import finish, live, manifest, terminal, tracking
+    from mmctl.sweeps import live, manifest, tracking
     from mmctl.sweeps.execute import Sweep
     from mmctl.sweeps.launchers import launcher
+    from mmctl.sweeps.reporting import finish, terminal
     from mmctl.sweeps.results import versions
 
     resting, resources, notes = prepared(plan, root, where, options)

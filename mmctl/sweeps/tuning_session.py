@@ -13,9 +13,9 @@ from typing import Any
 from mmctl.errors import EXIT_FAILED
 from mmctl.sweeps import session, tuning
 from mmctl.sweeps.plan import Plan
+from mmctl.sweeps.reporting.tuning import shown
 from mmctl.sweeps.session import Where
 from mmctl.sweeps.todo import Options, summary
-from mmctl.sweeps.tuning_report import shown
 
 
 def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -> int:
@@ -71,7 +71,8 @@ def registered(plan: Plan, trials: Plan) -> Plan:
 
 def dry_run(plan: Plan, root: Path, where: Where, as_json: bool) -> None:
     """The trials' table and cost, then what the chosen values add: the other seeds, at the same cost a run."""
-    from mmctl.sweeps import estimates, preflight, terminal
+    from mmctl.sweeps import estimates, preflight
+    from mmctl.sweeps.reporting import terminal
     from mmctl.training.progress import clock
 
     assert plan.tuned is not None

@@ -154,7 +154,8 @@ class Campaign:
 
 BASE = (
     "torch", "numpy", "safetensors.torch", "scipy.stats", "mmctl.cli", "mmctl.cli.ablate", "mmctl.sweeps.worker",
-    "mmctl.training.run", "mmctl.training.loop", "mmctl.evaluation", "mmctl.sweeps.session", "mmctl.sweeps.finish",
+    "mmctl.training.run", "mmctl.training.loop", "mmctl.evaluation", "mmctl.sweeps.session",
+    "mmctl.sweeps.reporting.finish",
 )  # fmt: skip
 MLFLOW = ("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.entities")
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from mmctl.errors import MmctlError, visible
-from mmctl.sweeps import as_html, as_markdown
-from mmctl.sweeps import document as doc
+from mmctl.sweeps.reporting import as_html, as_markdown
+from mmctl.sweeps.reporting import document as doc
 
 HOSTILE = [
     "<script>alert(1)</script>", "</style><script>x</script>", "<img src=x onerror=alert(1)>", 'a" onmouseover="x', "a|b",

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from mmctl.errors import UsageError
-from mmctl.sweeps import matrix, numbers, plan, profiles, words
+from mmctl.sweeps import matrix, plan, profiles
 from mmctl.sweeps.forget_threshold import ForgetThreshold
-from mmctl.sweeps.report_across import across_blocks
+from mmctl.sweeps.reporting import numbers, words
+from mmctl.sweeps.reporting.across import across_blocks
 from mmctl.sweeps.scores import Number
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mmctl.sweeps import verdicts
 from mmctl.sweeps.claims import Claim, Published
-from mmctl.sweeps.outlook import outlook
+from mmctl.sweeps.reporting.outlook import outlook
 from mmctl.sweeps.statistics import Difference, Estimate, Sampling, one_sample, paired
 from mmctl.sweeps.verdicts import judge
 

@@ -16,10 +16,12 @@ import pytest
 from test_document import HOSTILE, PARSED, Read, words
 from test_sweep_report import train
 
-from mmctl.sweeps import as_html, as_markdown, manifest, profiles, report, scoreboard
-from mmctl.sweeps import words as said
-from mmctl.sweeps.figures import draw, present
-from mmctl.sweeps.finish import finish
+from mmctl.sweeps import manifest, profiles
+from mmctl.sweeps.reporting import as_html, as_markdown, scoreboard
+from mmctl.sweeps.reporting import sweep as report
+from mmctl.sweeps.reporting import words as said
+from mmctl.sweeps.reporting.figures import draw, present
+from mmctl.sweeps.reporting.finish import finish
 from mmctl.sweeps.verdicts import MEANINGS
 
 OWN = """

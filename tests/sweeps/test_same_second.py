@@ -18,7 +18,8 @@ import os, sys, traceback
 import mlflow, torch
 from pathlib import Path
 from mmctl.cli import ablate
-from mmctl.sweeps import estimates, finish, live, preflight, session, tracking
+from mmctl.sweeps import estimates, live, preflight, session, tracking
+from mmctl.sweeps.reporting import finish
 from mmctl.sweeps.launchers import LAUNCHERS
 
 LAUNCHERS["local"] = "fake_launcher:FakeLauncher"

@@ -10,11 +10,12 @@ import pytest
 from fake_runs import SMALL
 
 from mmctl.errors import UsageError
-from mmctl.sweeps import sensitivity, sensitivity_session
-from mmctl.sweeps.finish import FORMS
+from mmctl.sweeps import sensitivity_session
 from mmctl.sweeps.matrix import find
 from mmctl.sweeps.plan import Plan, make_plan
 from mmctl.sweeps.profiles import profile
+from mmctl.sweeps.reporting import sensitivity
+from mmctl.sweeps.reporting.finish import FORMS
 from mmctl.sweeps.session import Where
 from mmctl.sweeps.todo import Options
 

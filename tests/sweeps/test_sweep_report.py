@@ -16,7 +16,7 @@ from mmctl.evaluation.changes import Changes
 from mmctl.runs import RunFolder
 from mmctl.sweeps import manifest
 from mmctl.sweeps.evaluating import missing
-from mmctl.sweeps.finish import finish
+from mmctl.sweeps.reporting.finish import finish
 
 NAMES = ["bandwidth", "long-term-removal", "transformer-masks"]
 
@@ -369,7 +369,7 @@ def test_the_terminals_table_says_its_levels_and_units(make_plan, root: Path) ->
 
     from rich.console import Console
 
-    from mmctl.sweeps import terminal
+    from mmctl.sweeps.reporting import terminal
 
     plan = make_plan(NAMES)
     train(plan, root)
@@ -385,7 +385,7 @@ def test_the_terminals_table_says_its_levels_and_units(make_plan, root: Path) ->
 
 
 def test_an_arm_at_chance_is_said() -> None:
-    from mmctl.sweeps import words
+    from mmctl.sweeps.reporting import words
 
     claim: dict[str, Any] = {"unmatched": [], "difference": None, "parts": [], "range": None, "start": None}
     claim |= {"registered": None, "caveat": None, "verdict": "reproduced"}
@@ -395,7 +395,7 @@ def test_an_arm_at_chance_is_said() -> None:
 
 
 def test_a_number_without_an_interval_says_so() -> None:
-    from mmctl.sweeps import words
+    from mmctl.sweeps.reporting import words
     from mmctl.sweeps.units import scale_of
 
     one = {"mean": 0.25, "interval": None, "n": 1, "over": "seeds", "error_from": None, "sampling": None}
@@ -405,7 +405,7 @@ def test_a_number_without_an_interval_says_so() -> None:
 
 
 def test_a_published_effect_is_not_said_twice() -> None:
-    from mmctl.sweeps import words
+    from mmctl.sweeps.reporting import words
 
     def claim(text: str) -> dict[str, Any]:
         return {"published": {"text": text, "effect": 8.0, "unit": "points"}}

@@ -11,10 +11,11 @@ import pytest
 from fake_runs import SMALL
 
 from mmctl.errors import MmctlError, UsageError
-from mmctl.sweeps import finish, manifest, tuning, tuning_session
+from mmctl.sweeps import manifest, tuning, tuning_session
 from mmctl.sweeps.matrix import Matrix, find, load
 from mmctl.sweeps.plan import Plan
 from mmctl.sweeps.profiles import profile
+from mmctl.sweeps.reporting import finish
 from mmctl.sweeps.tuning import Tuning
 
 RATE = "training.learning_rate"

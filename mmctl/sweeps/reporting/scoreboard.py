@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError
-from mmctl.sweeps import as_html, as_markdown, preamble, profiles, words
-from mmctl.sweeps.document import (
+from mmctl.sweeps import profiles
+from mmctl.sweeps.matrix import Matrix, load, shipped
+from mmctl.sweeps.reporting import as_html, as_markdown, preamble, words
+from mmctl.sweeps.reporting.document import (
     Block,
     Code,
     Commands,
@@ -30,7 +32,6 @@ from mmctl.sweeps.document import (
     Word,
     joined,
 )
-from mmctl.sweeps.matrix import Matrix, load, shipped
 from mmctl.sweeps.verdicts import NOT_RUN
 
 TITLE = "Reproduction scoreboard of Memory Mosaics"

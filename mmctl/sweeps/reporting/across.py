@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmctl.sweeps import words
-from mmctl.sweeps.document import Block, Code, Heading, Paragraph, Table, Text
+from mmctl.sweeps.reporting import words
+from mmctl.sweeps.reporting.document import Block, Code, Heading, Paragraph, Table, Text
+from mmctl.sweeps.reporting.words import MISSING
 from mmctl.sweeps.units import scale_of
-from mmctl.sweeps.words import MISSING
 
 
 def across_blocks(ablation: Mapping[str, Any]) -> Iterator[Block]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError
-from mmctl.sweeps import as_html, as_markdown, figures, numbers, report
-from mmctl.sweeps.document import Document
 from mmctl.sweeps.plan import Plan
+from mmctl.sweeps.reporting import as_html, as_markdown, figures, numbers, sweep
+from mmctl.sweeps.reporting.document import Document
 from mmctl.sweeps.results import collect
 
 FORMS = {".md": as_markdown.markdown, ".html": as_html.html}
@@ -62,10 +62,10 @@ def bring_up_to_date(folder: Path, done: Finished, draw: bool = True) -> None:
     drawn = figures.Drawn()
     if draw:
         asked = [name for ablation in done.results["ablations"] for name in ablation["figures"]]
-        drawn = figures.draw(folder, [report.FIRST, *asked], done.results)
+        drawn = figures.draw(folder, [sweep.FIRST, *asked], done.results)
     done.problems += drawn.problems
     done.written += [f"figure {name}" for name in drawn.anew]
-    made = report.document(done.results, {name: folder / path for name, path in drawn.paths.items()})
+    made = sweep.document(done.results, {name: folder / path for name, path in drawn.paths.items()})
     for suffix in FORMS:
         _write(folder / f"report{suffix}", rendered(made, folder, suffix), done)
 

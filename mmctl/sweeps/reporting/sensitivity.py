@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from mmctl.config import separate
 from mmctl.errors import UsageError
-from mmctl.sweeps import words
-from mmctl.sweeps.document import Block, Code, Document, Fields, Heading, Paragraph, Table, Text, Word
+from mmctl.sweeps.reporting import words
+from mmctl.sweeps.reporting.document import Block, Code, Document, Fields, Heading, Paragraph, Table, Text, Word
 from mmctl.sweeps.verdicts import MEANINGS, NOT_RUN
 
 if TYPE_CHECKING:

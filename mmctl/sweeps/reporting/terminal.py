@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mmctl.runs.preflight import size
-from mmctl.sweeps import verdicts, words
+from mmctl.sweeps import verdicts
+from mmctl.sweeps.reporting import words
 from mmctl.sweeps.units import Scale, scale_of
 from mmctl.training.progress import clock
 

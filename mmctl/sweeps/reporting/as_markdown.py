@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from mmctl.errors import visible
-from mmctl.sweeps import document as doc
+from mmctl.sweeps.reporting import document as doc
 
 SPECIAL = re.compile(
     r"""\\                                  # an escape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmctl.sweeps.document import Block, Code, Heading, Paragraph, Strong, Table, Text
+from mmctl.sweeps.reporting.document import Block, Code, Heading, Paragraph, Strong, Table, Text
 
 DIVERGED = "diverged"
 

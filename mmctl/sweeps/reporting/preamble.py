@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.errors import MmctlError
-from mmctl.sweeps import words
 from mmctl.sweeps.costs import TOLERANCE, tokens_taken
-from mmctl.sweeps.document import (
+from mmctl.sweeps.reporting import words
+from mmctl.sweeps.reporting.document import (
     Block,
     Bullets,
     Code,

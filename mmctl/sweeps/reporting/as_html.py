@@ -15,9 +15,9 @@ from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from mmctl.errors import MmctlError, visible
-from mmctl.sweeps import document as doc
-from mmctl.sweeps.page_style import CSS
-from mmctl.sweeps.words import SIGNS, tone
+from mmctl.sweeps.reporting import document as doc
+from mmctl.sweeps.reporting.page_style import CSS
+from mmctl.sweeps.reporting.words import SIGNS, tone
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmctl.sweeps import words
-from mmctl.sweeps.document import Block, Code, Fields, Heading, Several, Text, Word
-from mmctl.sweeps.outlook import outlook
+from mmctl.sweeps.reporting import words
+from mmctl.sweeps.reporting.document import Block, Code, Fields, Heading, Several, Text, Word
+from mmctl.sweeps.reporting.outlook import outlook
 from mmctl.sweeps.units import scale_of
 
 

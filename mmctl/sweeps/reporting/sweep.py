@@ -9,16 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from mmctl.evaluation.changes import CHANGES, Changes, changed
-from mmctl.sweeps import preamble, words
 from mmctl.sweeps.comparing import CHANCE_MARGIN
 from mmctl.sweeps.costs import tokens_taken
-from mmctl.sweeps.document import Block, Code, Commands, Document, Figure, Heading, Link, Paragraph, Span, Table, Text
-from mmctl.sweeps.figures import caption
-from mmctl.sweeps.report_across import across_blocks
-from mmctl.sweeps.report_claim import claim_blocks
-from mmctl.sweeps.tuning_report import tuning_blocks
+from mmctl.sweeps.reporting import preamble, words
+from mmctl.sweeps.reporting.across import across_blocks
+from mmctl.sweeps.reporting.claim import claim_blocks
+from mmctl.sweeps.reporting.document import (
+    Block,
+    Code,
+    Commands,
+    Document,
+    Figure,
+    Heading,
+    Link,
+    Paragraph,
+    Span,
+    Table,
+    Text,
+)
+from mmctl.sweeps.reporting.figures import caption
+from mmctl.sweeps.reporting.tuning import tuning_blocks
+from mmctl.sweeps.reporting.words import MISSING
 from mmctl.sweeps.units import scale_of
-from mmctl.sweeps.words import MISSING
 
 MOST_COLUMNS = 6
 """Arms beyond which a table of scores has a row an arm instead of a column."""
