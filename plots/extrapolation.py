@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Scores against the length they are measured at"
+LABELS = 6
+"""Lengths that have room beside each other under a panel."""
 HIGH = 70.0
 """Percent: panels whose scores all lie above show that part of the scale alone."""
 SCORE = re.compile(r"(?P<metric>.+)@(?P<multiple>\d+)x")
@@ -95,6 +97,16 @@ def plot(found: Sequence[Point], note: str = "") -> Figure:
     return drawn
 
 
+def _spaced(lengths: Sequence[int]) -> list[str]:
+    """Labels of a log axis; "" for those so near the last one labelled that they would touch."""
+    apart, last, labels = math.log2(lengths[-1] / lengths[0]) / LABELS, -math.inf, []
+    for length in lengths:
+        near = math.log2(length) - last < apart
+        labels.append("" if near else f"{length:,}")
+        last = last if near else math.log2(length)
+    return labels
+
+
 def panel(axes: Axes, found: Sequence[Point], arms: Sequence[str], metric: str) -> None:
     factor = scale_of(metric).factor
     for index, arm in enumerate(arms):
@@ -126,7 +138,7 @@ def panel(axes: Axes, found: Sequence[Point], arms: Sequence[str], metric: str) 
         )  # fmt: skip
     lengths = sorted({p.length for p in found})
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{n:,}" for n in lengths], fontsize=6.5)
+    axes.set_xticks(lengths, _spaced(lengths), fontsize=6.5)
     axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
     axes.minorticks_off()
     for trained in {p.training_length for p in found}:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 TITLE = "Forgetting beyond the training length"
 COLUMNS = 3
+FLOOR = 1e-9
+"""Where a band ends whose interval reaches below 0: a logarithmic axis has no 0."""
 PART = re.compile(r".+/loss-part(?P<part>\d+)@(?P<multiple>\d+)x")
 PASSKEY = re.compile(r".+/accuracy-passkey@(?P<multiple>\d+)x")
 Interval = tuple[float, float] | None
@@ -130,8 +132,9 @@ def plot(found: Found, note: str = "") -> Figure:
     """A panel a family, then ratios, thresholds with their line, passkeys."""
     families = found.families()
     rows = -(-len(families) // COLUMNS)
-    top = 1.04 * max(p.interval[1] if p.interval else p.mean for p in found.of("loss"))
     lengths = sorted({p.training_length for p in found.of("loss") if p.training_length is not None})
+    means = [p.mean for p in found.of("loss") if p.mean > 0.0]
+    ends = (0.7 * min(means, default=0.1), 1.6 * max(means, default=1.0))
     with style.house_style():
         drawn = style.figure(grid.WIDTH, 1.1 + 1.6 * (rows + 1))
         axes = drawn.subplots(rows + 1, COLUMNS, squeeze=False)
@@ -139,7 +142,7 @@ def plot(found: Found, note: str = "") -> Figure:
             panel = axes[place // COLUMNS][place % COLUMNS]
             if place < len(families):
                 _loss(panel, found.of("loss", families[place]), families[place], lengths)
-                panel.set_ylim(0, top)
+                panel.set_ylim(*ends)
                 if place % COLUMNS == 0:
                     panel.set_ylabel("loss (nats)")
             else:
@@ -170,7 +173,7 @@ def _curve(axes: Axes, points: Sequence[Point], index: int, factor: float = 1.0,
         linewidth=1.0,
     )  # fmt: skip
     if own and all(p.interval for p in own):
-        low = [factor * max(p.interval[0], 0.0) for p in own if p.interval]
+        low = [factor * max(p.interval[0], FLOOR) for p in own if p.interval]
         high = [factor * (p.interval[1] if most is None else min(p.interval[1], most)) for p in own if p.interval]
         axes.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
 
@@ -182,9 +185,16 @@ def _loss(axes: Axes, points: Sequence[Point], family: str, lengths: Sequence[in
             _curve(axes, own, index)
             axes.axvline(length, color=style.series(index).colour, linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)
     axes.set_xscale("log", base=2)
+    _logarithmic(axes)  # the rules are about ratios of losses: equally far apart wherever the loss begins
     axes.set_title(family, loc="left", fontsize=8)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel("position (tokens)", fontsize=7.5)
+
+
+def _logarithmic(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
 
 
 def _ratios(axes: Axes, found: Found, families: Sequence[str]) -> None:
@@ -192,7 +202,11 @@ def _ratios(axes: Axes, found: Found, families: Sequence[str]) -> None:
         _curve(axes, found.of("ratio", family), index)
     for rule in RULES:
         axes.axhline(rule, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
-    axes.set_ylim(bottom=0)
+    _logarithmic(axes)
+    found_ratios = [p.mean for p in found.of("ratio") if p.mean > 0.0]
+    axes.set_ylim(0.7 * min(found_ratios, default=1.0), 1.6 * max([*found_ratios, *RULES]))
+    lengths = sorted({p.x for p in found.of("ratio")})
+    axes.set_xticks(lengths, [f"{length:g}" for length in lengths])
     axes.set_title("loss beyond / within", loc="left", fontsize=8)
     axes.set_xlabel("training length (tokens)", fontsize=7.5)
     axes.set_ylabel(f"ratio (rules: {' and '.join(f'{rule:g}' for rule in RULES)})", fontsize=7.5)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 WIDTH, ROW = 7.4, 1.75
 """Inches: a page's width, a row's height."""
+MOST = len(style.COLOURS)
+"""Lines of one panel that can be told apart."""
 
 
 def ablations(results: Mapping[str, Any], wanted: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -52,6 +54,16 @@ def legend(axes: Axes, labels: Sequence[str]) -> None:
         for k, label in zip(looks, labels, strict=True)
     ]
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.03, 0.5), fontsize=7, handlelength=2.6)
+
+
+def readable(ablation: Mapping[str, Any]) -> list[str]:
+    """The arms to draw as lines in one panel: all, or, where they are more than can be told apart, those its claims
+    compare (else the first ones). A figure that leaves out some says so; its CSV holds all."""
+    arms = [arm["name"] for arm in ablation["arms"]]
+    if len(arms) <= MOST:
+        return arms
+    claimed = {claim.get(role) for claim in ablation["claims"] for role in ("treatment", "control")}
+    return ([arm for arm in arms if arm in claimed] or arms)[:MOST]
 
 
 def seeds(counts: Sequence[int]) -> str:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "The sweep on one page"
-PAGE, HEAD, LINE = 10.4, 1.5, 0.145
-"""Inches: the most a page is high, what its notes and legend take, and a claim's line."""
+PAGE, HEAD, LINE, KEY = 10.4, 1.5, 0.145, 0.125
+"""Inches: the most a page is high, what its notes and legend take, a claim's line, an arm's line in the legend."""
 LOOKS = {
     "held": (style.COLOURS[0], "o", True),
     "against": (style.COLOURS[4], "s", True),
@@ -56,10 +56,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class Row:
-    """One ablation. `points` are of one metric; either list may be empty."""
+    """One ablation. `points` are of one metric; either list may be empty. `shown` are the arms drawn as lines."""
 
     ablation: str
     arms: list[str]
+    shown: list[str]
     marks: list[Mark]
     points: list[extrapolation.Point]
     curves: list[loss.Curve]
@@ -69,9 +70,9 @@ def collect(sweep: Path) -> list[Row]:
     """What there is to show of each ablation. UsageError when there is nothing at all."""
     found = []
     for ablation in sources.read_results(sweep)["ablations"]:
-        arms = [arm["name"] for arm in ablation["arms"]]
+        name, arms, shown = ablation["name"], [arm["name"] for arm in ablation["arms"]], grid.readable(ablation)
         marks = [mark for claim in ablation["claims"] for mark in _marks(claim)]
-        found.append(Row(ablation["name"], arms, marks, _points(sweep, ablation), _curves(sweep, ablation["name"])))
+        found.append(Row(name, arms, shown, marks, _points(sweep, ablation), _curves(sweep, name)))
     if not any(row.marks or row.points or row.curves for row in found):
         raise UsageError(f"{sweep}: nothing has been measured yet")
     return found
@@ -122,7 +123,7 @@ def _curves(sweep: Path, ablation: str) -> list[loss.Curve]:
 
 def plot(found: Sequence[Row], note: str = "") -> Figure:
     """A row of three panels for each ablation."""
-    heights = [max(1.0, 0.3 + LINE * len(row.marks)) for row in found]
+    heights = [max(1.0, 0.3 + LINE * len(row.marks), KEY * len(row.shown)) for row in found]
     counts = [m.n for row in found for m in row.marks] + [p.n for row in found for p in row.points]
     about = "left: differences with 95% intervals (uncorrected) in multiples of the margin that counts as no effect, or from the "
     about += (
@@ -130,6 +131,9 @@ def plot(found: Sequence[Row], note: str = "") -> Figure:
     )
     about += "dashes: chance); right: training loss, band from lowest to highest seed; " * any(r.curves for r in found)
     about += grid.seeds(counts) if counts else ""
+    fewer = [row for row in found if len(row.shown) < len(row.arms)]
+    left_out = "; ".join(f"of {row.ablation} {len(row.shown)} of {len(row.arms)} arms" for row in fewer)
+    left_out += ", those its claims compare" if fewer else ""
     with style.house_style():
         drawn = style.figure(grid.WIDTH, min(PAGE, HEAD + sum(heights)))
         axes = drawn.subplots(len(found), 3, squeeze=False, width_ratios=(1.35, 1, 1), height_ratios=heights)
@@ -138,14 +142,14 @@ def plot(found: Sequence[Row], note: str = "") -> Figure:
             _scores(scores, row)
             _losses(losses, row)
             claims.set_title(row.ablation, loc="left", fontsize=8)
-            grid.legend(losses, row.arms)
+            grid.legend(losses, row.shown)
             for panel in (claims, scores, losses):
                 panel.tick_params(labelsize=6)
         axes[-1][0].set_xlabel("multiples of the margin", fontsize=7)
         axes[-1][1].set_xlabel("tokens", fontsize=7)
         axes[-1][2].set_xlabel("training tokens", fontsize=7)
         _legend(drawn, found)
-        style.note(drawn, note, about)
+        style.note(drawn, note, about, left_out)
     return drawn
 
 
@@ -182,7 +186,7 @@ def _scores(axes: Axes, row: Row) -> None:
         _empty(axes, "not scored at two lengths")
         return
     metric = row.points[0].metric
-    extrapolation.panel(axes, row.points, row.arms, metric)
+    extrapolation.panel(axes, [p for p in row.points if p.arm in row.shown], row.shown, metric)
     axes.set_title(f"{metric} ({scale_of(metric).unit})", loc="left", fontsize=6.5, fontweight="normal")
 
 
@@ -190,8 +194,8 @@ def _losses(axes: Axes, row: Row) -> None:
     if not row.curves:
         _empty(axes, "no logged loss at hand")
         return
-    for curve in row.curves:
-        look, x = style.series(row.arms.index(curve.arm)), curve.tokens
+    for curve in [c for c in row.curves if c.arm in row.shown]:
+        look, x = style.series(row.shown.index(curve.arm)), curve.tokens
         low, high = curve.values.min(axis=0), curve.values.max(axis=0)
         axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
         axes.plot(

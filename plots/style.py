@@ -173,8 +173,9 @@ def save(
 
 
 def _smaller(png: bytes) -> bytes:
-    """The same picture with the 256 colours that cover it best: a third of the bytes, and nothing an eye could tell (a
-    report holds its figures, and is read on a phone)."""
+    """The same picture in 256 colours: a third of the bytes, and nothing an eye could tell (a report holds its figures,
+    and is read on a phone). The colours that cover it best are moved to the means of what they stand for: without that a
+    light grey became a light green."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
@@ -183,7 +184,7 @@ def _smaller(png: bytes) -> bytes:
         for key, text in image.info.items():
             if isinstance(key, str) and isinstance(text, str):
                 about.add_text(key, text)
-        few = image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few = image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
         few.save(smaller, "png", optimize=True, pnginfo=about, dpi=image.info["dpi"])
     return smaller.getvalue()
 

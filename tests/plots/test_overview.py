@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 
 import pytest
 
 from mmctl.errors import UsageError
-from mmctl.plots import overview
+from mmctl.plots import extrapolation, overview
 
 
 def changed(sweep, tmp_path, change):
@@ -68,6 +69,32 @@ def test_many_claims_still_are_one_page(sweep, tmp_path):
     figure = overview.plot(overview.collect(changed(sweep, tmp_path, many)))
     assert len(figure.axes) == 54
     assert figure.get_figheight() == overview.PAGE
+
+
+def test_more_arms_than_can_be_told_apart_are_those_the_claims_compare(sweep, tmp_path):
+    def grown(results):
+        arms = results["ablations"][0]["arms"]
+        arms += [arms[0] | {"name": f"arm{place}"} for place in range(20)]
+        results["ablations"][0]["claims"][0]["treatment"] = "arm7"
+
+    folder = changed(sweep, tmp_path, grown)
+    (row, *_) = found = overview.collect(folder)
+    assert (len(row.arms), row.shown) == (21, ["adaptive", "arm7"])
+    figure = overview.plot(found)
+    legend = [text.get_text() for text in figure.axes[2].get_legend().get_texts()]
+    assert legend == row.shown
+    assert "of bandwidth 2 of 21 arms" in figure.get_suptitle().replace("\n", " ")
+    saved = {line["name"] for line in csv.DictReader(overview.draw(folder, tmp_path)["csv"].open())}
+    assert {"arm0", "arm19"} <= saved  # the numbers are all there
+
+
+@pytest.mark.parametrize("lengths", [[16, 32, 48, 64, 96, 128, 192, 256, 512, 2048], [128], [128, 256, 512, 1024]])
+def test_lengths_under_a_panel_do_not_touch(lengths):
+    labels = extrapolation._spaced(lengths)
+    shown = [n for n, label in zip(lengths, labels, strict=True) if label]
+    assert shown[0] == lengths[0]
+    assert all(b / a >= (lengths[-1] / lengths[0]) ** (1 / extrapolation.LABELS) for a, b in itertools.pairwise(shown))
+    assert len(lengths) > 4 or shown == lengths
 
 
 def test_nothing_measured_is_one_clear_line(sweep, tmp_path):

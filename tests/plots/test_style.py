@@ -47,13 +47,19 @@ def test_a_saved_figure_is_smaller_and_looks_the_same(tmp_path):
             look = style.series(index)
             axes.plot([1, 2], [index, index + 1], color=look.colour, linestyle=look.line, marker=look.marker)
             axes.fill_between([1, 2], index, index + 2, color=look.colour, alpha=0.2)
+        axes.axvspan(1.2, 1.4, color="#e4e4e4", zorder=0)
         whole = io.BytesIO()
         made.savefig(whole, format="png")
     saved = style.save(made, tmp_path, "a", [{"x": 1}], title="T", runs=[], n=1)["png"]
     with Image.open(whole) as before, Image.open(saved) as after:
         assert (after.size, after.info["dpi"]) == (before.size, before.info["dpi"])
-        apart = np.abs(np.asarray(before.convert("RGB"), dtype=int) - np.asarray(after.convert("RGB"), dtype=int))
-    assert apart.max() <= 24  # of 255
+        was, now = (np.asarray(image.convert("RGB"), dtype=int) for image in (before, after))
+    apart = np.abs(was - now)
+    assert apart.max() <= 30  # of 255: pixels between two colours
+    assert (apart.max(axis=2) > 8).mean() < 0.03
+    grey = np.ptp(was, axis=2) == 0
+    assert grey.mean() > 0.2
+    assert np.ptp(now, axis=2)[grey].mean() < 0.2  # a grey stays grey
     assert saved.stat().st_size < 0.6 * len(whole.getvalue())
 
 
