@@ -20,11 +20,12 @@ import numpy as np
 import typer
 
 from mmctl.cli.options import Root
+from mmctl.evaluation.attention import peak_begin
 
 from . import sources, style
-from .attention_weights import Distribution, Panel, collect, measure, peak_begin
+from .attention_weights import Distribution, collect
 
-__all__ = ["Distribution", "Panel", "collect", "command", "draw", "draw_sweep", "measure", "plot", "rows", "summary"]
+__all__ = ["Distribution", "collect", "command", "draw", "draw_sweep", "plot", "rows", "summary"]
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -158,8 +159,8 @@ def _draw(axes: Axes, one: Distribution, name: str, *, narrow: bool) -> None:
         uniform = np.full(seen.size, panel.mean.mean(axis=0)[visible].sum() / seen.size)
         axes.plot(seen, uniform, color=style.COLOURS[4], linewidth=0.9, linestyle=(0, (1, 1.5)))
     numbers = panel.numbers(one.near, one.sequences)
-    flat, noise = numbers["flatness"], numbers["flatness_from_noise"]
-    text = "flatness –" if flat is None else f"flatness {flat:.2f}{chr(10) if narrow else ' '}(noise {noise:.2f})"
+    flat = numbers["flatness"]
+    text = "flatness –" if flat is None else f"flatness {flat:.2f}"
     text += f"\npeak mass {numbers['peak_mass']:.2f}"
     axes.text(0.03, 0.95, text, transform=axes.transAxes, va="top", fontsize=7, color=style.INK)
 

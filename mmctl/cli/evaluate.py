@@ -98,10 +98,10 @@ def evaluate(
     from mmctl.config import parse_overrides
     from mmctl.errors import MmctlError, UsageError, nearest
     from mmctl.evaluation import evaluate as measure
-    from mmctl.evaluation import file_stem, wanted_suites
+    from mmctl.evaluation import file_stem, reported
     from mmctl.evaluation.corpora import check_corpora
     from mmctl.evaluation.report import print_scores
-    from mmctl.evaluation.suites import SUITES, settings_mark, suite_tasks
+    from mmctl.evaluation.suites import SUITES, settings_mark, tasks_of
     from mmctl.runs import RunFolder, runs_root
 
     folder = RunFolder.find(runs_root(runs), run)
@@ -132,12 +132,10 @@ def evaluate(
 
     place = pick_device(device)
     torch.set_num_threads(config.training.threads)
-    suites = named or wanted_suites(config)
-    check_corpora(folder, config, [] if special else picked or [t for name in suites for t in suite_tasks(name)])
+    suites = named or reported(config, changes)
+    check_corpora(folder, config, [] if special else picked or [t for name in suites for t in tasks_of(config, name)])
     model, trained_as, step = load_trained(folder, place)
-    mark = settings_mark(trained_as, config) + mark_of(
-        {k: v for k, v in parse_overrides(overrides).items() if "tasks." in k}
-    )
+    mark = mark_of({k: v for k, v in parse_overrides(overrides).items() if "tasks." in k})
     mark += mark_of({"tasks": "-".join(picked)}) if picked and not special else ""
     if not folder.finished:
         mark += f"+step={step}"
@@ -168,7 +166,7 @@ def evaluate(
                 # Measured on tasks it was not trained on, too: another evaluation than the run's own.
                 also = "+untrained" if result["untrained"] else ""
             result["step"] = step
-            results[file_stem(name, changes) + also + mark] = result
+            results[file_stem(name, changes) + also + settings_mark(trained_as, config, name) + mark] = result
     measured = {stem: result for stem, result in results.items() if result["scores"]}
     for stem, result in measured.items():
         folder.write_evaluation(stem, result)

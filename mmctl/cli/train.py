@@ -124,10 +124,10 @@ def _train(
     state = "already finished" if outcome.skipped else "finished"
     losses = [f"{what} loss {_shown(result.get(key))}" for what, key in LOSSES.items()]
     print(f"{run.path}: {state}, {', '.join(losses)}")
-    from mmctl.evaluation import find_evaluation, wanted_suites
+    from mmctl.evaluation import find_evaluation, reported
     from mmctl.evaluation.report import print_scores
 
-    for suite in wanted_suites(config):
+    for suite in reported(config):
         if found := find_evaluation(run, config, suite):  # what this command asks for, not all that was ever measured
             print_scores(found[1])
     return EXIT_DONE

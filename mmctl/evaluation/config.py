@@ -33,6 +33,9 @@ class EvaluationConfig:
     validation: bool = False
     """Also measure the mixture's loss on validation sequences, which neither training nor any reported number uses: what
     `mmctl ablate --tune` chooses by."""
+    attention: int = 0
+    """Also measure where the last query looks (evaluation/attention.py): flatness far from it, and the mass on so many
+    last positions, the peak. The same number for all models that are compared: h, say. 0: not measured."""
 
     def validate(self) -> None:
         """Raise UsageError, one line naming the key."""
@@ -53,6 +56,7 @@ class EvaluationConfig:
             ("seed", 0),
             ("resamples", 100),
             ("batch_tokens", 1),
+            ("attention", 0),
         ):
             if getattr(self, key) < low:
                 raise UsageError(f"evaluation.{key}={getattr(self, key)}: expected a whole number of at least {low}")

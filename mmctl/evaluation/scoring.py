@@ -23,7 +23,8 @@ from mmctl.errors import UsageError
 from mmctl.evaluation.bootstrap import interval, resample_counts
 from mmctl.evaluation.changes import AS_TRAINED, Changes
 from mmctl.evaluation.config import EvaluationConfig
-from mmctl.evaluation.suites import VALIDATION, settings_dict, suite_tasks
+from mmctl.evaluation.suites import ATTENTION, VALIDATION, settings_dict, suite_tasks
+from mmctl.evaluation.versions import RECORDED, version
 
 CHUNK = 32
 """Examples drawn from one generator: asking for more examples never changes the first ones."""
@@ -57,6 +58,10 @@ def evaluate(
         from mmctl.evaluation.validation import validate
 
         return validate(model, config, device)
+    if suite == ATTENTION:
+        from mmctl.evaluation.attention import attend
+
+        return attend(model, config, device, settings)
     settings = settings or config.evaluation
     started, was_training = time.perf_counter(), getattr(model, "training", False)
     trained = config.data.tasks_in_mixture()
@@ -116,6 +121,7 @@ def evaluate(
         "untrained": [name for name in members if name not in trained and name not in skipped],
         "skipped": skipped,
         "corpora": corpora,
+        RECORDED: {name: version(name) for name in dict.fromkeys(task.name for task, _ in plan)},
         "seconds": round(time.perf_counter() - started, 3),
         "versions": {
             "mmctl": __version__,

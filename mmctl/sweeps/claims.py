@@ -163,6 +163,7 @@ def _range(section: Section, key: str, value: Any) -> tuple[float, float]:
 
 def _metric(section: Section, key: str, value: Any) -> str:
     from mmctl.data import TASKS
+    from mmctl.evaluation.suites import ATTENTION
 
     metric = reading.text(section, key, value)
     if metric in RESULT_METRICS or any(
@@ -170,11 +171,12 @@ def _metric(section: Section, key: str, value: Any) -> str:
     ):
         return metric
     task, slash, score = metric.partition("/")
-    if slash and task in TASKS and not SCORE.fullmatch(metric):
+    scored = {*TASKS, ATTENTION}
+    if slash and task in scored and not SCORE.fullmatch(metric):
         section.fail(
             key, f'"{metric}": expected {task}/<score>@<multiple of the training length>x, such as {task}/loss@1x'
         )
-    if slash and score and task in {*TASKS, "train_loss", "held_out_loss"}:
+    if slash and score and task in {*scored, "train_loss", "held_out_loss"}:
         return metric  # whether that task has that score is asked when the plan is made: see metrics.py
     examples = [*RESULT_METRICS, "diagnostics:bandwidth/alpha/long-term", *(f"{t}/accuracy@1x" for t in sorted(TASKS))]
     section.fail(key, f'"{metric}": no such metric{nearest(metric, examples, "such as")}')

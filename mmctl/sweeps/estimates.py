@@ -151,7 +151,8 @@ def _cost(config: Config) -> dict[str, Any]:
     for multiple in evaluation.lengths:
         length = multiple * data.length
         each = flops.flops_per_token(config.model, data.vocabulary, length, "executed")
-        scored += each * length * evaluation.examples_at(multiple) * tasks
+        looked = evaluation.examples if evaluation.attention else 0
+        scored += each * length * (evaluation.examples_at(multiple) * tasks + looked)
     return {
         **cost,
         "training_flops": 3.0 * cost["flops_per_token"]["executed"] * tokens,

@@ -16,9 +16,9 @@ from mmctl.training.progress import Listener, Progress, silent
 def missing(run: RunFolder, config: Config, changed: Changes) -> list[str]:
     """Suites of config.evaluation that have not been scored with these changes and settings, or whose file is
     damaged."""
-    from mmctl.evaluation import lacks_evaluation, scored_at_end, wanted_suites
+    from mmctl.evaluation import lacks_evaluation, reported, scored_at_end
 
-    asked = wanted_suites(config) if changed else scored_at_end(config)
+    asked = reported(config, changed) if changed else scored_at_end(config)
     return [suite for suite in asked if lacks_evaluation(run, config, suite, changed)]
 
 

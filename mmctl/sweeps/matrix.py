@@ -194,10 +194,10 @@ def load(path: Path) -> Matrix:
 
 
 def _baseline(parent: Section, key: str, value: Any) -> dict[str, Any]:
-    """What every arm starts from. The lengths it is scored at are the ablation's too, where its claims need others than
-    the preset's."""
-    part = reading.section(parent, key, value)
-    found = part.take("set", lambda s, k, v: reading.settings(s, k, v, ("evaluation.lengths",)), {})
+    """What every arm starts from. What is scored is the ablation's too, where its claims need other lengths than the
+    preset's or the attention."""
+    part, scored = reading.section(parent, key, value), ("evaluation.lengths", "evaluation.attention")
+    found = part.take("set", lambda s, k, v: reading.settings(s, k, v, scored), {})
     part.done()
     return found
 

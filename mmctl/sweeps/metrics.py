@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mmctl.errors import UsageError, nearest
+from mmctl.evaluation.suites import ATTENTION
 
 if TYPE_CHECKING:
     from mmctl.config import Config
@@ -83,7 +84,8 @@ def check(
         if wanted and all(m in valid for m in wanted):
             continue
         score = SCORE.fullmatch(claim.metric)
-        left_out = score is not None and score["task"] not in config.data.tasks_in_mixture()  # a profile of text alone
+        asked = (ATTENTION, *config.data.tasks_in_mixture())
+        left_out = score is not None and score["task"] not in asked  # a profile of text alone
         if (dropped or left_out) and _could_be(claim.metric, config):
             continue
         layers = "no such metric by layer" if claim.each and claim.metric in valid else "no such metric"
@@ -115,6 +117,10 @@ def _valid(config: Config, metric: str) -> list[str]:
         return [*names, *start_values(config), *(f"diagnostics:{name}" for name in (*chosen, *reached))]
     from mmctl.evaluation.suites import suite_tasks
 
+    if config.evaluation.attention:
+        names += [
+            f"{ATTENTION}/{score}@{k}x" for k in config.evaluation.lengths for score in _scores(ATTENTION, config)
+        ]
     measured = {task for suite in config.evaluation.suites for task in suite_tasks(suite)}
     for task in tasks:
         if task in measured:
@@ -133,8 +139,26 @@ def _could_be(metric: str, config: Config) -> bool:
 
 
 def _scores(task: str, config: Config) -> list[str]:
-    """Names of a task's scores: they depend on the task and the length alone, so one held-out sequence tells them."""
+    """Names of a task's scores: they depend on the task and the length alone, so one held-out sequence tells them. Those
+    of ATTENTION depend on the model's memories, which a narrow one of a layer has too."""
+    if task == ATTENTION:
+        return _of_attention(config)
     return list(_asked(task, _Key(config.data)))
+
+
+def _of_attention(config: Config) -> list[str]:
+    import torch
+
+    from mmctl import models
+    from mmctl.evaluation.attention import score_names
+    from mmctl.sweeps.cells import dwarf
+
+    try:
+        weights = models.build(dwarf(config)).last_query_weights(torch.zeros(1, 2, dtype=torch.int64))
+    except UsageError:  # it has none
+        return []
+    memories = [name.partition("/")[2] for name in weights]
+    return score_names(memories, getattr(config.model, "window", None), config.evaluation.attention)
 
 
 class _Key:

@@ -194,6 +194,7 @@ def _evaluation(config: Config) -> dict[str, Any]:
     from dataclasses import asdict
 
     found = asdict(config.evaluation)
-    if not found["validation"]:  # came after the first sweeps, which keep their names
-        del found["validation"]
+    for key in ("validation", "attention"):  # came after the first sweeps, which keep their names
+        if not found[key]:
+            del found[key]
     return found

@@ -43,9 +43,9 @@ def read(run: RunFolder, config: Config, changes: Changes) -> dict[str, Number]:
     for name, value in flat_result(run.result()).items():
         if not changes or name in COSTS:
             _add(numbers, name, value, "result.json")
-    from mmctl.evaluation import find_evaluation, wanted_suites
+    from mmctl.evaluation import find_evaluation, reported
 
-    for suite in wanted_suites(config):
+    for suite in reported(config, changes):
         found = find_evaluation(run, config, suite, changes)
         if found is None:
             continue
