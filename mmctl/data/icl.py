@@ -20,6 +20,8 @@ SHOTS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
 """Numbers of shots that get a score of their own."""
 GAIN = "gain-per-doubling"
 """Score: how much accuracy a doubling of the demonstrations brings."""
+BY_SHOTS_SINCE = {GAIN: 2}
+"""`since` of the tasks scored by `by_shots`."""
 
 
 @dataclass
@@ -55,6 +57,7 @@ class InContext(Task):
 
     name = "icl"
     dimension = "in-context"
+    since = BY_SHOTS_SINCE
     Config = InContextConfig
     config: InContextConfig
 

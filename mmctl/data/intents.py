@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmctl.data.icl import by_shots
+from mmctl.data.icl import BY_SHOTS_SINCE, by_shots
 from mmctl.data.task import IGNORE, Batch, Ratio, Split, Task, TaskConfig, at_least
 from mmctl.data.vocabulary import BYTES, distinct
 from mmctl.errors import MmctlError, UsageError
@@ -54,6 +54,7 @@ class Intents(Task):
 
     name = "intents"
     dimension = "in-context"
+    since = BY_SHOTS_SINCE
     draws_afresh = False
     Config = IntentsConfig
     config: IntentsConfig

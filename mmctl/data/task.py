@@ -5,6 +5,7 @@ Shapes: B sequences, T tokens. `targets[b, t]` is what is to be predicted after 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -77,6 +78,10 @@ class Task:
     draws_afresh: ClassVar[bool] = True
     """Whether held-out sequences from two random streams share nothing but the task: False for a fixed table or a
     corpus."""
+
+    since: ClassVar[Mapping[str, int]] = {}
+    """Scores that came later than the task, or changed their meaning, and with which version of its scores (2 or more): what
+    was evaluated with an earlier one is evaluated again."""
 
     def __init__(self, config: Any, data: DataConfig) -> None:
         """Raises UsageError when the task does not fit data.vocabulary."""

@@ -245,6 +245,10 @@ class RunFolder:
         whole = (s for s in reversed(self.checkpoint_steps()) if checkpoints.looks_whole(self.checkpoints, s))
         return next(whole, None)
 
+    def has_checkpoint(self, step: int | None) -> bool:
+        """Whether there is one of `step` (None: any) whose files are all there with the right sizes."""
+        return self.latest_checkpoint() is not None if step is None else checkpoints.looks_whole(self.checkpoints, step)
+
     def load_checkpoint(self, step: int | None = None, map_location: str = "cpu") -> dict[str, Any]:
         """{"step", "tensors", "state"} of `step`, or of the newest undamaged checkpoint (stderr says what was passed
         over).

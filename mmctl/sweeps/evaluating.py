@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmctl.config import Config
 from mmctl.errors import MmctlError
-from mmctl.evaluation.changes import Changes
+from mmctl.evaluation.changes import AS_TRAINED, Changes
 from mmctl.runs import RunFolder
 from mmctl.training.progress import Listener, Progress, silent
+
+if TYPE_CHECKING:
+    from mmctl.sweeps.plan import Plan
 
 
 def missing(run: RunFolder, config: Config, changed: Changes) -> list[str]:
@@ -51,3 +55,31 @@ def evaluate_changed(
 
             Mirror.start(run).finish(run.state())  # reads what is new in the folder
     return Outcome("finished", run.path)
+
+
+def outdated(plan: Plan, root: Path) -> list[str]:
+    """A line for each score that evaluations of the plan's finished runs are older than, by whether they are made again
+    (evaluation/versions.py)."""
+    from mmctl.evaluation import find_evaluation, reported, versions
+    from mmctl.runs.names import index
+
+    known, runs = index(root), defaultdict[tuple[str, bool], set[str]](set)
+    for run in plan.runs():
+        if all(versions.version(task) == 1 for task in run.config.data.tasks_in_mixture()):
+            continue  # nothing can be older, and it spares reading the files
+        folder = RunFolder.among(known.get(run.key, []))
+        if folder is None or not folder.finished:
+            continue
+        for changed in (AS_TRAINED, *run.cell.changes(run.seed, plan.seeds)):
+            for suite in reported(run.config, changed):
+                try:
+                    found = find_evaluation(folder, run.config, suite, changed)
+                except MmctlError:  # damaged: made again whatever its age
+                    continue
+                for score in versions.outdated(found[1]) if found is not None else ():
+                    runs[score, versions.can_be_made_again(folder)].add(folder.label)
+    lines = []
+    for (score, again), labels in sorted(runs.items()):
+        first = min(labels)
+        lines.append(versions.older(score, again, first if len(labels) == 1 else f"{len(labels)} runs ({first}, ...)"))
+    return lines

@@ -48,7 +48,7 @@ def parse_options(words: Sequence[str]) -> dict[str, str]:
 
 def dry_run(plan: Plan, root: Path, where: Where, as_json: bool) -> None:
     """Every cell is validated already: print what the sweep would run, and what it would take. Writes nothing."""
-    from mmctl.sweeps import estimates, launchers, preflight
+    from mmctl.sweeps import estimates, evaluating, launchers, preflight
     from mmctl.sweeps.reporting import terminal
 
     launchers.check(where.launcher, where.options)
@@ -61,6 +61,7 @@ def dry_run(plan: Plan, root: Path, where: Where, as_json: bool) -> None:
     except MmctlError as error:  # too large for this machine: what it would take is worth seeing all the same
         rows, totals = estimates.table(plan, root, where.jobs or 1)
         notes = [f"not on this machine: {error}"]
+    notes = [*notes, *evaluating.outdated(plan, root)]
     made = [(matrix.name, entry) for matrix in plan.matrices for entry in matrix.across]
     if as_json:
         across = [{"ablation": name, **entry.record()} for name, entry in made]
@@ -157,17 +158,17 @@ def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -
 
 def prepared(plan: Plan, root: Path, where: Where, options: Options) -> tuple[bool, Resources, list[str]]:
     """Whether nothing is to be run, what each run gets, and what to tell the user. Raises what cannot be done here."""
-    from mmctl.sweeps import estimates, launchers, preflight
+    from mmctl.sweeps import estimates, evaluating, launchers, preflight
     from mmctl.sweeps.launchers import Resources
     from mmctl.sweeps.todo import idle
 
     launchers.check(where.launcher, where.options)  # before a machine's size is complained about
     if idle(plan, root, options):  # runs of another machine can be reported on one that could not make them
-        return True, Resources(), []
+        return True, Resources(), evaluating.outdated(plan, root)
     resources, notes = preflight.resources(plan, where.jobs, where.gpus, where.elsewhere)
     _, totals = estimates.table(plan, root, resources.jobs)
     preflight.check_disk(root, totals["bytes"], totals["missing"])
-    return False, resources, notes
+    return False, resources, [*notes, *([] if options.force else evaluating.outdated(plan, root))]
 
 
 def show(see: progress.See, as_json: bool) -> None:

@@ -90,8 +90,10 @@ def execute(
         if not ranks.first:
             return _follow(config, ranks)
         run = RunFolder.locate(root, config)
-        if run is not None and run.finished and not work.missing_suites(run, config):
-            return _nothing_to_do(run, ranks)
+        if run is not None and run.finished:
+            work.say_outdated(run, config)
+            if not work.missing_suites(run, config):
+                return _nothing_to_do(run, ranks)
         device = ranks.device(config.operation.device)
         _check_memory(config)
         run = run or _create(root, config, overrides)

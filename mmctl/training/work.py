@@ -9,7 +9,7 @@ import platform
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mmctl.config import Config, identity
@@ -125,6 +125,18 @@ def missing_suites(run: RunFolder, config: Config) -> list[str]:
     from mmctl.evaluation import lacks_evaluation, scored_at_end
 
     return [suite for suite in scored_at_end(config) if lacks_evaluation(run, config, suite)]
+
+
+def say_outdated(run: RunFolder, config: Config) -> None:
+    """On stderr: which of a finished run's evaluations are older than a score, and whether they are made again."""
+    from mmctl.evaluation import find_evaluation, scored_at_end, versions
+
+    for suite in scored_at_end(config):
+        with suppress(MmctlError):  # damaged: made again whatever its age
+            found = find_evaluation(run, config, suite)
+            for score in versions.outdated(found[1]) if found is not None else ():
+                line = versions.older(score, versions.can_be_made_again(run), run.label)
+                print(f"mmctl: {line}", file=sys.stderr)
 
 
 def evaluate(
