@@ -163,10 +163,12 @@ def load(path: Path) -> Matrix:
     seeds = top.take("seeds", reading.list_of(reading.whole, least=1), None)
     known = [a.name for a in arms]
     top.attempt(lambda: reading.unique(top, "arms", known), None)
+    wrong = len(top.problems)
     made = tuple(top.take("across", reading.list_of(lambda s, k, v: across.read(s, k, v, known)), []) or ())
     derived = across.names(made)
     top.attempt(lambda: reading.unique(top, "across", [*known, *derived]), None)
-    compared = [*known, *derived] if known else []
+    # Of a wrong `across` the names are not known: claims that compare them are not called wrong for it.
+    compared = [*known, *derived] if known and len(top.problems) == wrong else []
     claims = tuple(top.take("claims", reading.list_of(lambda s, k, v: read_claim(s, k, v, compared)), []) or ())
     figures = tuple(top.take("figures", reading.list_of(_figure), []) or ())
     only_by_name = top.take("only_by_name", reading.flag, False)

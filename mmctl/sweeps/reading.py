@@ -16,6 +16,8 @@ from mmctl.errors import UsageError, nearest, printable
 
 LARGEST = 1_000_000
 """Bytes beyond which a file is not a matrix."""
+LISTED = 8
+"""Valid names that are all listed, even beside the nearest one."""
 
 
 MOST_SAID = 8
@@ -183,7 +185,9 @@ def positive(section: Section, key: str, value: Any) -> float:
 def one_of(*valid: str) -> Callable[[Section, str, Any], str]:
     def check(section: Section, key: str, value: Any) -> str:
         if not isinstance(value, str) or value not in valid:
-            section.fail(key, f'"{value}": expected one of {", ".join(valid)}{_suggest(value, valid)}')
+            close = _suggest(value, valid)
+            which = f"{len(valid)} names" if close and len(valid) > LISTED else ", ".join(valid)
+            section.fail(key, f'"{value}": expected one of {which}{close}')
         return value
 
     return check
