@@ -63,6 +63,8 @@ def unit_of(metric: str) -> str:
         return "s"
     if metric in ("diagnostics:steps-to-target", "diagnostics:selected-step"):
         return "steps"
+    if "/total-variation" in metric:
+        return "total variation"
     return "exponent" if "alpha" in metric else ""
 
 

@@ -14,6 +14,7 @@ from mmctl.errors import UsageError
 from mmctl.evaluation.changes import Changes
 from mmctl.sweeps import matrix as matrices
 from mmctl.sweeps.selection import select
+from mmctl.sweeps.units import unit_of
 
 GOOD = """
 name: mine
@@ -77,6 +78,13 @@ def test_published_values_stand_beside_the_claims(ablation: str, claim: str, eff
     found = next(c for c in matrix.claims if c.id == claim)
     assert found.published_effect == pytest.approx(effect)
     assert text in found.published.text
+
+
+@pytest.mark.parametrize("name", list(matrices.shipped()))
+def test_a_published_effect_in_another_unit_than_points_is_drawn_beside_ours(name: str) -> None:
+    for claim in matrices.find([name])[0].claims:
+        if claim.published is not None and claim.published.effect is not None and claim.published.unit != "points":
+            assert claim.published_effect == claim.published.effect, f"{claim.id}: {unit_of(claim.metric)}"
 
 
 def test_alpha_is_claimed_between_02_and_04() -> None:
