@@ -18,6 +18,7 @@ from test_sweep_report import train
 
 from mmctl.sweeps import manifest, profiles
 from mmctl.sweeps.reporting import as_html, as_markdown, scoreboard
+from mmctl.sweeps.reporting import document as doc
 from mmctl.sweeps.reporting import sweep as report
 from mmctl.sweeps.reporting import words as said
 from mmctl.sweeps.reporting.figures import draw, present
@@ -81,7 +82,7 @@ def test_the_page_is_whole(hostile: tuple[dict[str, Any], Path]) -> None:
     targets = {a["href"][1:] for t, a in read.elements if t == "a" and a["href"].startswith("#")}
     assert targets
     assert targets <= set(ids)
-    tables = re.findall(r"<table>(.*?)</table>", page, re.DOTALL)
+    tables = re.findall(r"<table[^>]*>(.*?)</table>", page, re.DOTALL)
     assert len(tables) >= 4
     for table in tables:
         assert re.search(r"<caption>.+?</caption>", table)
@@ -223,6 +224,17 @@ def test_results_of_an_unknown_form_are_refused(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_a_cell_of_a_card_names_its_column(tmp_path: Path) -> None:
+    """What a phone shows before each cell is the head of the cell's own column; tables too wide for that have none."""
+    for columns in (2, as_html.CARDS, as_html.CARDS + 1):
+        head = [doc.Code(f"column {place}") if place % 2 else f"column {place}" for place in range(columns)]
+        rows = [[f"cell {row}.{place}" for place in range(columns)] for row in range(2)]
+        page = as_html.html(doc.Document("t", [doc.Table("about", head, rows)]), tmp_path)
+        labels = re.findall(r'<td data-label="column (\d+)">cell \d\.(\d+)</td>', page)
+        assert len(labels) == (2 * (columns - 1) if columns <= as_html.CARDS else 0)
+        assert all(label == place for label, place in labels)
+
+
 @pytest.mark.skipif(browser.found() is None, reason="no Chromium or Chrome is installed")
 def test_a_real_browser_shows_report_and_scoreboard(hostile: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
     """Nothing wider than a phone but inside boxes that scroll, every picture there, nothing asked of the network, no
@@ -238,6 +250,9 @@ def test_a_real_browser_shows_report_and_scoreboard(hostile: tuple[dict[str, Any
                 shown.open(page, width)
                 assert shown.ask("document.documentElement.scrollWidth") <= width
                 assert shown.ask("[...document.querySelectorAll('.scroll')].every(e => e.clientWidth <= innerWidth)")
+                narrow = "[...document.querySelectorAll('.scroll')].filter(e => e.querySelector('.cards'))"
+                assert shown.ask(f"{narrow}.length") > 0
+                assert width > 600 or shown.ask(f"{narrow}.every(e => e.scrollWidth <= e.clientWidth)")
                 assert shown.ask("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
                 assert shown.ask("document.images.length") == (2 if page == pages[0] else 0)
             paper = "getComputedStyle(document.body).backgroundColor"

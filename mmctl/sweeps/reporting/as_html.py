@@ -21,6 +21,9 @@ from mmctl.sweeps.reporting.words import SIGNS, tone
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
+CARDS = 6
+"""Columns a table may have to be shown as cards on a phone."""
+
 
 def html(document: doc.Document, base: Path) -> str:
     """The document as a page. base: the folder it will lie in, to which links to files are relative.
@@ -111,9 +114,11 @@ class _Writer:
                 self._inline(SubElement(listed, "dd"), one)
 
     def _table(self, parent: Element, block: doc.Table) -> None:
-        about = visible(block.about)
+        """On a phone a table of few columns becomes a card a row, each cell after its column's name; wider ones
+        scroll."""
+        about, cards = visible(block.about), len(block.head) <= CARDS
         box = SubElement(parent, "div", {"class": "scroll", "role": "region", "tabindex": "0", "aria-label": about})
-        table = SubElement(box, "table")
+        table = SubElement(box, "table", {"class": "cards"} if cards else {})
         SubElement(table, "caption").text = about
         row = SubElement(SubElement(table, "thead"), "tr")
         for cell in block.head:
@@ -122,7 +127,8 @@ class _Writer:
         for cells in block.rows:
             row = SubElement(body, "tr")
             for place, cell in enumerate(cells):
-                self._inline(SubElement(row, "td") if place else SubElement(row, "th", scope="row"), cell)
+                label = {"data-label": visible(doc.plain(block.head[place]))} if cards else {}
+                self._inline(SubElement(row, "td", label) if place else SubElement(row, "th", scope="row"), cell)
 
     def _figure(self, parent: Element, block: doc.Figure, written: set[str]) -> None:
         figure = SubElement(parent, "figure", self._id(block.id, written))

@@ -46,6 +46,13 @@ figcaption { color: var(--soft); font-size: .875rem; margin-top: .3rem; }
 .verdict.none { color: var(--none); }
 @media (max-width: 34rem) { dl { grid-template-columns: 1fr; gap: 0; } dt, dd { grid-column: 1; }
   dd { margin-bottom: .4rem; } body { padding: .75rem; } tbody th { width: 9.5rem; } table { max-width: 46rem; } }
+@media screen and (max-width: 34rem) { .cards { width: 100%; max-width: 100%; }
+  .cards thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .cards, .cards tbody, .cards tr, .cards tbody th, .cards td { display: block; min-width: 0; width: auto; }
+  .cards tr { border-bottom: 1px solid var(--line); padding: .4rem 0; } .cards tbody tr:last-child { border-bottom: 0; }
+  .cards th, .cards td { border-bottom: 0; padding: .1rem .6rem; overflow-wrap: anywhere; }
+  .cards td:empty { display: none; }
+  .cards td::before { content: attr(data-label) ": "; color: var(--soft); } }
 @media print {
   :root { color-scheme: light; --ink: #000; --soft: #333; --paper: #fff; --shade: #f3f3f3; --line: #bbb; --link: #000;
     --held: #00568a; --against: #8f3900; --open: #6b4b00; --none: #444; }
