@@ -5,13 +5,13 @@ averaged over sequences in evaluation mode, one thin curve per head and their me
 transformer with positions depends on them everywhere; a mosaic's curve is flat far from the end and peaks near it.
 Memory Mosaics v2 (arXiv 2507.03285) promises the same split into its long- and short-term memories.
 
-Two numbers say the same without eyes. *Flatness* is the coefficient of variation over the visible positions further
-than `near` before the query (0 = perfectly flat), beside the part of it that sampling noise alone would give; *peak
-mass* is the weight on the last `near` positions. Both are taken per head and averaged over heads.
+Two numbers say the same without eyes, flatness and peak mass: see mmctl/evaluation/attention.py, which measures them.
+Runs of one configuration are drawn as one: their mean, with a band of its 95% interval over seeds.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,12 +20,14 @@ import numpy as np
 import typer
 
 from mmctl.cli.options import Root
+from mmctl.errors import UsageError
 from mmctl.evaluation.attention import peak_begin
+from mmctl.evaluation.suites import ATTENTION
 
 from . import sources, style
-from .attention_weights import Distribution, collect
+from .attention_weights import Distribution, Group, collect, grouped
 
-__all__ = ["Distribution", "collect", "command", "draw", "draw_sweep", "plot", "rows", "summary"]
+__all__ = ["Distribution", "Group", "collect", "command", "draw", "draw_sweep", "grouped", "plot", "rows", "summary"]
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,52 +45,96 @@ TITLES = {
     "short-term": "short-term memory",
 }
 DRAWN_LAYERS = 6
+"""At most, over all rows of configurations."""
+MOST_COLUMNS = 4
+"""Panels side by side: more would be too small in print."""
+LETTERS = 13
+"""Of a title, in an inch."""
+BAND = style.COLOURS[5]
 
 
 def plot(distributions: Sequence[Distribution], layers: Sequence[int] | None = None) -> Figure:
-    """One panel per layer and memory, runs side by side, all on the same axes.
+    """One panel per layer and memory, configurations side by side (in rows, where they are many), all on the same axes.
 
-    layers: which to draw; default all, or six evenly spaced ones of a deeper model (the CSV always holds all).
+    layers: which to draw; default all, or some evenly spaced ones of a deeper model (the CSV always holds all).
     """
-    shown = list(layers) if layers else _spread(sorted({n for d in distributions for n in d.layers()}))
-    columns = [len(d.memories()) for d in distributions]
-    floor, ceiling = _limits(distributions)
+    bands = _bands(grouped(distributions))
+    most = max(2, DRAWN_LAYERS // len(bands))
+    shown = list(layers) if layers else _spread(sorted({n for d in distributions for n in d.layers()}), most)
+    limits = _limits(distributions)
+    columns = [sum(len(group.first.memories()) for group in band) for band in bands]
     with style.house_style():
-        wide = 2.1 if sum(columns) <= 3 else 1.6
-        drawn = style.figure(max(4.2, 0.7 + wide * sum(columns)), 1.45 + 1.45 * len(shown))
-        # The first group also holds the y labels: with their room added, panels of all runs are equally wide.
-        ratios = [c * wide + (0.7 if place == 0 else 0.0) for place, c in enumerate(columns)]
-        groups = drawn.subfigures(1, len(distributions), width_ratios=ratios, squeeze=False)[0]
-        for place, (group, one) in enumerate(zip(groups, distributions, strict=True)):
-            group.suptitle(f"{one.model}\n{one.run}", fontsize=9, color=style.INK)
-            grid = group.subplots(len(shown), len(one.memories()), squeeze=False, sharex=True, sharey=True)
-            for row, layer in enumerate(shown):
-                for column, memory in enumerate(one.memories()):
-                    axes = grid[row][column]
-                    _draw(axes, one, f"layer{layer}/{memory}", narrow=wide < 2)
-                    if row == 0:
-                        axes.set_title(TITLES.get(memory, memory))
-                    if column == 0 and place == 0:
-                        axes.set_ylabel(f"layer {layer}")
-                    axes.tick_params(labelleft=column == 0 and place == 0)
-            grid[0][0].set_yscale("log")
-            grid[0][0].set_ylim(floor, ceiling)
-            grid[0][0].minorticks_off()
-            grid[0][0].set_xlim(0, one.length)
-            group.supxlabel("position attended to", fontsize=8.5)
-            if place == 0:
-                group.supylabel("attention weight, mean over sequences (log)", fontsize=8.5)
-        first = distributions[0]
-        style.note(
-            drawn,
-            f"last query of {first.sequences} held-out sequences of {first.task}, T = {first.length}, one seed a model; "
-            f"shaded: the last {first.near} positions. Flatness: standard deviation over mean of the weights on the positions "
-            f"before those (0: perfectly flat), noise: what sampling {first.sequences} sequences alone would give. Peak mass: "
-            f"weight on the last {first.near}. Both are taken per head and averaged over heads.",
-        )
-        _legend(drawn)
+        wide = 2.1 if max(columns) <= 3 else 1.6
+        width = max(4.2, 0.7 + wide * max(columns))
+        drawn = style.figure(width, 0.75 + (0.7 + 1.45 * len(shown)) * len(bands))
+        groups: list[Any] = []
+        for place, band in zip(drawn.subfigures(len(bands), 1, squeeze=False)[:, 0], bands, strict=True):
+            # The first group also holds the y labels: with their room added, panels of all runs are equally wide.
+            ratios = [len(g.first.memories()) * wide + (0.0 if i else 0.7) for i, g in enumerate(band)]
+            rest = [width - sum(ratios)] if width - sum(ratios) > 0.01 else []
+            parts = place.subfigures(1, len(ratios + rest), width_ratios=ratios + rest, squeeze=False)[0]
+            titles = [_title(group, wide) for group in band]
+            for i, (part, group) in enumerate(zip(parts, band, strict=False)):
+                lines = titles[i] + [""] * (max(map(len, titles)) - len(titles[i]))  # panels of a row are equally high
+                part.suptitle("\n".join(lines), fontsize=9, color=style.INK)
+                _group(part, group, shown, limits, labelled=i == 0)
+                groups.append(part)
+        style.note(drawn, _explained(distributions))
+        _legend(drawn, grouped(distributions))
         _centred(drawn, groups)
     return drawn
+
+
+def _bands(groups: Sequence[Group]) -> list[list[Group]]:
+    """Groups in rows of at most MOST_COLUMNS panels."""
+    bands: list[list[Group]] = [[]]
+    for group in groups:
+        used = sum(len(g.first.memories()) for g in bands[-1])
+        if bands[-1] and used + len(group.first.memories()) > MOST_COLUMNS:
+            bands.append([])
+        bands[-1].append(group)
+    return bands
+
+
+def _title(group: Group, wide: float) -> list[str]:
+    if group.alone:
+        return [group.first.model, group.name]
+    letters = int(LETTERS * wide * len(group.first.memories()))
+    return [*textwrap.wrap(group.name, letters), f"{len(group.seeds)} seeds"]
+
+
+def _group(part: Any, group: Group, shown: Sequence[int], limits: tuple[float, float], *, labelled: bool) -> None:
+    """One configuration: a row of panels a layer, a column a memory."""
+    memories = group.first.memories()
+    grid = part.subplots(len(shown), len(memories), squeeze=False, sharex=True, sharey=True)
+    for row, layer in enumerate(shown):
+        for column, memory in enumerate(memories):
+            axes = grid[row][column]
+            _draw(axes, group, f"layer{layer}/{memory}")
+            if row == 0:
+                axes.set_title(TITLES.get(memory, memory))
+            if column == 0 and labelled:
+                axes.set_ylabel(f"layer {layer}")
+            axes.tick_params(labelleft=column == 0 and labelled)
+    grid[0][0].set_yscale("log")
+    grid[0][0].set_ylim(*limits)
+    grid[0][0].minorticks_off()
+    grid[0][0].set_xlim(0, group.first.length)
+    part.supxlabel("position attended to", fontsize=8.5)
+    if labelled:
+        part.supylabel("attention weight (log)", fontsize=8.5)
+
+
+def _explained(distributions: Sequence[Distribution]) -> str:
+    first, groups = distributions[0], grouped(distributions)
+    several = "" if all(g.alone for g in groups) else "; ± and bands: 95% intervals over seeds (Student's t)"
+    one = " one seed a model;" if all(g.alone for g in groups) else ""
+    return (
+        f"Weights of the last query, mean over {first.sequences} held-out sequences of {first.task}, T = {first.length};"
+        f"{one} shaded: the last {first.near} positions. Flatness: effective share of the positions before those, 1 / (1 + "
+        f"CV²) of their weights without sampling noise (1: perfectly flat). Peak mass: weight on the last {first.near}. Both "
+        f"are taken per head and averaged over heads{several}."
+    )
 
 
 def _centred(drawn: Figure, groups: Sequence[Any]) -> None:
@@ -103,79 +149,104 @@ def _centred(drawn: Figure, groups: Sequence[Any]) -> None:
 
 
 def rows(distributions: Sequence[Distribution]) -> list[dict[str, Any]]:
-    """Every plotted number: one row per run, layer, memory, head (and their mean) and position."""
+    """Every plotted number: one row per configuration, layer, memory, curve (a head of a single run, or the mean) and
+    position; `low` and `high` end the mean's 95% interval over seeds, where there are several."""
     table = []
-    for one in distributions:
-        for name, panel in one.panels.items():
+    for group in grouped(distributions):
+        for name in group.first.panels:
             layer, _, memory = name.partition("/")
-            curves = [*((str(h), curve) for h, curve in enumerate(panel.mean)), ("mean", panel.mean.mean(axis=0))]
+            curves = [("mean", group.mean(name))]
+            if group.alone:
+                curves = [*((str(h), curve) for h, curve in enumerate(group.of(name)[0].mean)), *curves]
+            band = group.band(name)
             for head, curve in curves:
                 for position, weight in enumerate(curve):
                     table.append(
                         {
-                            "run": one.run,
-                            "model": one.model,
+                            "run": group.name,
+                            "model": group.first.model,
                             "layer": int(layer.removeprefix("layer")),
                             "memory": memory,
                             "head": head,
                             "position": position,
-                            "weight": float(f"{weight:.6g}"),
+                            "weight": _number(weight),
+                            "low": None if band is None else _number(band[0][position]),
+                            "high": None if band is None else _number(band[1][position]),
+                            "seeds": len(group.seeds),
                         }
                     )
     return table
 
 
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(f"{value:.6g}")
+
+
 def summary(distributions: Sequence[Distribution]) -> dict[str, Any]:
-    """Flatness and peak mass of every run, layer and memory: what the figure's JSON holds beside its origin."""
+    """Flatness and peak mass of every configuration, layer and memory: what the figure's JSON holds beside its origin."""
+    first = distributions[0]
     return {
-        "length": distributions[0].length,
-        "near": distributions[0].near,
+        "length": first.length,
+        "near": first.near,
         "panels": {
-            one.run: {
-                "model": one.model,
-                "task": one.task,
-                **{name: panel.numbers(one.near, one.sequences) for name, panel in one.panels.items()},
+            group.name: {
+                "model": group.first.model,
+                "task": group.first.task,
+                "seeds": len(group.seeds),
+                **{name: group.numbers(name) for name in group.first.panels},
             }
-            for one in distributions
+            for group in grouped(distributions)
         },
     }
 
 
-def _draw(axes: Axes, one: Distribution, name: str, *, narrow: bool) -> None:
-    panel = one.panels.get(name)
-    if panel is None:
+def _draw(axes: Axes, group: Group, name: str) -> None:
+    panels = group.of(name)
+    if not panels:
         axes.text(0.5, 0.5, "no such layer", transform=axes.transAxes, ha="center", color=style.MUTED)
         return
-    positions = np.arange(one.length)
-    visible = panel.mean.max(axis=0) > 0.0
-    axes.axvspan(peak_begin(one.length, one.near), one.length, color="#efefef", linewidth=0, zorder=0)
-    for curve in panel.mean:
-        axes.plot(positions, np.where(visible, curve, np.nan), color=style.COLOURS[5], linewidth=0.6, alpha=0.75)
-    mean = np.where(visible, panel.mean.mean(axis=0), np.nan)
+    length, near = group.first.length, group.first.near
+    positions, visible = np.arange(length), group.visible(name)
+    axes.axvspan(peak_begin(length, near), length, color="#efefef", linewidth=0, zorder=0)
+    if group.alone:
+        for curve in panels[0].mean:
+            axes.plot(positions, np.where(visible, curve, np.nan), color=BAND, linewidth=0.6, alpha=0.75)
+    elif (band := group.band(name)) is not None:
+        low, high = (np.where(visible, edge, np.nan) for edge in band)
+        axes.fill_between(positions, low, high, color=BAND, linewidth=0, alpha=0.6)
+    mean = group.mean(name)
     # A jagged curve of many positions fills up with ink when it is thick.
-    axes.plot(positions, mean, color=style.INK, linewidth=1.3 if one.length <= 256 else 0.9)
+    axes.plot(positions, np.where(visible, mean, np.nan), color=style.INK, linewidth=1.3 if length <= 256 else 0.9)
     seen = positions[visible]
     if seen.size:
-        uniform = np.full(seen.size, panel.mean.mean(axis=0)[visible].sum() / seen.size)
+        uniform = np.full(seen.size, group.curves(name).mean(axis=0)[visible].sum() / seen.size)
         axes.plot(seen, uniform, color=style.COLOURS[4], linewidth=0.9, linestyle=(0, (1, 1.5)))
-    numbers = panel.numbers(one.near, one.sequences)
-    flat = numbers["flatness"]
-    text = "flatness –" if flat is None else f"flatness {flat:.2f}"
-    text += f"\npeak mass {numbers['peak_mass']:.2f}"
+    numbers = group.numbers(name)
+    text = f"flatness {_said(numbers['flatness'])}\npeak mass {_said(numbers['peak_mass'])}"
     axes.text(0.03, 0.95, text, transform=axes.transAxes, va="top", fontsize=7, color=style.INK)
 
 
-def _legend(drawn: Figure) -> None:
-    from matplotlib.lines import Line2D
+def _said(summary: Mapping[str, Any] | None) -> str:
+    if summary is None:
+        return "–"
+    interval = summary["interval"]
+    return f"{summary['mean']:.2f}" + (f" ± {interval[1] - summary['mean']:.2f}" if interval else "")
 
-    handles = [
-        Line2D([], [], color=style.COLOURS[5], linewidth=1.0, label="one head"),
-        Line2D([], [], color=style.INK, linewidth=1.3, label="mean over heads"),
-        Line2D(
-            [], [], color=style.COLOURS[4], linewidth=0.9, linestyle=(0, (1, 1.5)), label="uniform over what is visible"
-        ),
-    ]
-    drawn.legend(handles=handles, loc="outside lower center", ncols=3)
+
+def _legend(drawn: Figure, groups: Sequence[Group]) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = []
+    if any(group.alone for group in groups):
+        handles.append(Line2D([], [], color=BAND, linewidth=1.0, label="one head"))
+    mean = "mean over heads" if all(group.alone for group in groups) else "mean over heads and seeds"
+    handles.append(Line2D([], [], color=style.INK, linewidth=1.3, label=mean))
+    if not all(group.alone for group in groups):
+        handles.append(Patch(color=BAND, alpha=0.6, linewidth=0, label="its 95% interval"))
+    dots = (0, (1, 1.5))
+    handles.append(Line2D([], [], color=style.COLOURS[4], linewidth=0.9, linestyle=dots, label="uniform"))
+    drawn.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
 def _limits(distributions: Sequence[Distribution]) -> tuple[float, float]:
@@ -186,10 +257,10 @@ def _limits(distributions: Sequence[Distribution]) -> tuple[float, float]:
     return float(max(np.quantile(seen, 0.005) / 2.0, 1e-8)), float(max(8.0 * seen.max(), 1.0))
 
 
-def _spread(layers: list[int]) -> list[int]:
-    if len(layers) <= DRAWN_LAYERS:
+def _spread(layers: list[int], most: int) -> list[int]:
+    if len(layers) <= most:
         return layers
-    return [layers[round(i * (len(layers) - 1) / (DRAWN_LAYERS - 1))] for i in range(DRAWN_LAYERS)]
+    return [layers[round(i * (len(layers) - 1) / (most - 1))] for i in range(most)]
 
 
 def draw(runs: Sequence[RunFolder], directory: Path, **options: Any) -> dict[str, Path]:
@@ -209,13 +280,31 @@ def draw(runs: Sequence[RunFolder], directory: Path, **options: Any) -> dict[str
 
 
 def shows(results: Mapping[str, Any]) -> Any:
-    """What the figure depends on: the trained runs, not what is claimed of them."""
-    return sources.trained(results)
+    """What the figure depends on: the trained runs, and which of them it is about."""
+    about = [[arm["identity"], arm["label"]] for arm in _about_attention(results)]
+    return [*sources.trained(results), *([about] if about else [])]
 
 
-def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
-    """The figure for a sweep: one baseline run of each model in it, side by side."""
-    return draw(sources.baseline_runs(sweep), directory)
+def draw_sweep(sweep: Path, directory: Path, **options: Any) -> dict[str, Path]:
+    """The figure for a sweep: all seeds of every arm of the ablations that make claims about attention; where there are
+    none, of each model as its first arm trained it."""
+    arms, names = _about_attention(sources.read_results(sweep)), {}
+    if arms:
+        names = {arm["identity"]: arm["label"] for arm in arms}
+    runs = [run for arm in arms or sources.baseline_arms(sweep) for run in sources.runs_of(arm, sweep)]
+    if not runs:
+        raise UsageError(f"{sweep}: no run of it is finished yet")
+    return draw(runs, directory, names=names, **options)
+
+
+def _about_attention(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Arms, each trained configuration once, of the ablations with claims about where the last query looks."""
+    found: dict[str, dict[str, Any]] = {}
+    for ablation in results["ablations"]:
+        if any(claim["metric"].startswith(f"{ATTENTION}/") for claim in ablation["claims"]):
+            for arm in ablation["arms"]:
+                found.setdefault(arm["identity"], arm)
+    return list(found.values())
 
 
 def command(
@@ -223,7 +312,7 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Runs, side by side (default: one of each model in the newest sweep).",
+            help="Runs, side by side; seeds of one configuration as one (default: each model in the newest sweep).",
             show_default=False,
         ),
     ] = None,
@@ -241,7 +330,10 @@ def command(
     near: Annotated[
         int | None,
         typer.Option(
-            "--near", min=1, help="Last positions that count as the peak (default: h of the runs).", show_default=False
+            "--near",
+            min=1,
+            help="Last positions that count as the peak (default: as scored, or h).",
+            show_default=False,
         ),
     ] = None,
     out: Annotated[
@@ -261,12 +353,10 @@ def command(
     from mmctl.runs import RunFolder, runs_root
 
     where = runs_root(root)
+    options = {"length": length, "sequences": sequences, "task": task, "near": near, "progress": sources.progress}
     if runs:
         chosen = [RunFolder.find(where, text) for text in runs]
-        directory = out or chosen[0].path / "figures"
+        sources.announce(draw(chosen, out or chosen[0].path / "figures", **options), chosen)
     else:
         sweep = sources.find_sweep(where, None)
-        chosen = sources.baseline_runs(sweep)
-        directory = out or sweep / "figures"
-    paths = draw(chosen, directory, length=length, sequences=sequences, task=task, near=near, progress=sources.progress)
-    sources.announce(paths, chosen)
+        sources.announce(draw_sweep(sweep, out or sweep / "figures", **options), sweep=sweep)

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mmctl.errors import UsageError, nearest
 from mmctl.evaluation.attention import Panel, held_out, measure_on, usual_task
@@ -26,12 +29,90 @@ class Distribution:
     sequences: int
     near: int
     panels: dict[str, Panel] = field(default_factory=dict)
+    configuration: str = ""
+    """What runs that differ in their seed alone have in common; "" for a run by itself."""
+    name: str = ""
+    """What such runs are called together."""
 
     def layers(self) -> list[int]:
         return sorted({int(name.partition("/")[0].removeprefix("layer")) for name in self.panels})
 
     def memories(self) -> list[str]:
         return list(dict.fromkeys(name.partition("/")[2] for name in self.panels))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one configuration, a seed each: drawn as one. Panels are named as a Distribution's are."""
+
+    name: str
+    seeds: tuple[Distribution, ...]
+
+    @property
+    def first(self) -> Distribution:
+        return self.seeds[0]
+
+    @property
+    def alone(self) -> bool:
+        return len(self.seeds) == 1
+
+    def of(self, name: str) -> list[Panel]:
+        """One panel a seed; [] where the model has no such layer or memory."""
+        return [one.panels[name] for one in self.seeds if name in one.panels]
+
+    def curves(self, name: str) -> NDArray[np.float64]:
+        """(seeds, T) means over heads."""
+        return np.stack([panel.mean.mean(axis=0) for panel in self.of(name)])
+
+    def mean(self, name: str) -> NDArray[np.float64]:
+        """(T,) mean of `curves`: of one seed itself; of several the mean of their logarithms, as they are drawn; NaN where
+        one has no weight."""
+        curves = self.curves(name)
+        return curves[0] if len(curves) == 1 else np.exp(_logarithms(curves).mean(axis=0))
+
+    def visible(self, name: str) -> NDArray[np.bool_]:
+        """(T,) where some head of some seed has any weight."""
+        return np.max([panel.mean.max(axis=0) for panel in self.of(name)], axis=0) > 0.0
+
+    def band(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """The 95% interval of `mean` over seeds (Student's t, of logarithms) at every position; None for one seed."""
+        from mmctl.sweeps.statistics import LEVEL, quantile
+
+        curves = self.curves(name)
+        if (n := len(curves)) < 2:
+            return None
+        logarithms = _logarithms(curves)
+        half = quantile(LEVEL, n - 1) * logarithms.std(axis=0, ddof=1) / np.sqrt(n)
+        return np.exp(logarithms.mean(axis=0) - half), np.exp(logarithms.mean(axis=0) + half)
+
+    def numbers(self, name: str) -> dict[str, Any]:
+        """Flatness and peak mass over seeds, each {"mean", "interval" (95%; null for one seed), "n"} or null; "runs" has
+        every run's own, by head."""
+        from mmctl.sweeps.statistics import summarise
+
+        runs = {one.run: one.panels[name].numbers(one.near, one.sequences) for one in self.seeds if name in one.panels}
+        found: dict[str, Any] = {}
+        for what in ("flatness", "peak_mass"):
+            summary = summarise([n[what] for n in runs.values() if n[what] is not None])
+            interval = None if summary is None or summary.interval is None else list(summary.interval)
+            found[what] = None if summary is None else {"mean": summary.mean, "interval": interval, "n": summary.n}
+        return {**found, "runs": runs}
+
+
+def _logarithms(curves: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.log(np.where(curves > 0.0, curves, np.nan))
+
+
+def grouped(distributions: Sequence[Distribution]) -> list[Group]:
+    """One group a configuration, in the order in which each comes first."""
+    found: dict[str, list[Distribution]] = {}
+    for one in distributions:
+        found.setdefault(one.configuration or one.run, []).append(one)
+    called = [own[0].run if len(own) == 1 else own[0].name for own in found.values()]
+    return [
+        Group(name if called.count(name) == 1 else f"{name} ({key})", tuple(own))
+        for name, (key, own) in zip(called, found.items(), strict=True)
+    ]
 
 
 def collect(
@@ -42,13 +123,15 @@ def collect(
     task: str | None = None,
     near: int | None = None,
     progress: Callable[[str], None] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> list[Distribution]:
     """Measure each run on the same held-out sequences of `task`.
 
     length: tokens a sequence (default: the training length the runs share); task: default `text` where the run trained
-    on it, else its heaviest task; near: how many last positions count as the peak (default: the widest short-term
-    window among the runs, a quarter of the length where none has one). Raises UsageError for a length or task that
-    cannot be.
+    on it, else its heaviest task; near: how many last positions count as the peak (default: what the runs were scored
+    with, else the widest short-term window among them, a quarter of the length where none has one); names: {identity:
+    what the runs of a configuration are called together} (default: model and run's name). Raises UsageError for a length or
+    task that cannot be.
     """
     from mmctl.data import TASKS
     from mmctl.evaluation.corpora import check_corpora
@@ -57,7 +140,9 @@ def collect(
     configs = [run.config() for run in runs]
     length = length or _shared_length(runs, configs)
     windows = [config.model.window for config in configs if getattr(config.model, "window", None)]
-    near = near or min(max(windows, default=length // 4), length)
+    scored = {config.evaluation.attention for config in configs}
+    asked = scored.pop() if len(scored) == 1 else 0
+    near = near or asked or min(max(windows, default=length // 4), length)
     if task is not None and task not in TASKS:
         raise UsageError(f'--task "{task}": no such task{nearest(task, TASKS, "tasks")}')
     if sequences < 2:
@@ -72,7 +157,11 @@ def collect(
             raise UsageError(f"--length {length}: {error}; expected a smaller --length or --sequences") from None
         model, _ = load_model(run, pick_device("auto"))
         panels, count = measure_on(model, tokens, next(model.parameters()).device)
-        distributions.append(Distribution(run.label, config.model.name, chosen, length, count, near, panels))
+        own = config.model.name if config.model.name in run.name else f"{config.model.name}, {run.name}"
+        name = (names or {}).get(run.identity, own)
+        distributions.append(
+            Distribution(run.label, config.model.name, chosen, length, count, near, panels, run.identity, name)
+        )
         if progress:
             progress(f"{run.label}: {count} sequences of {length} tokens of {chosen}")
     return distributions

@@ -71,6 +71,12 @@ def run_of(arm: Mapping[str, Any], sweep: Path, seed: str | None = None) -> RunF
     return None
 
 
+def runs_of(arm: Mapping[str, Any], sweep: Path) -> list[RunFolder]:
+    """The finished runs behind an arm, a seed each."""
+    found = (run_of(arm, sweep, seed) for seed in arm["runs"])
+    return [run for run in found if run is not None]
+
+
 def trained(results: Mapping[str, Any]) -> list[Any]:
     """What a figure of the runs themselves depends on: which they are, and how they ended."""
     return [
@@ -89,15 +95,21 @@ def run_labels(results: Mapping[str, Any]) -> list[str]:
     return [run["label"] for run in results.get("runs", []) if run["state"] == "finished"]
 
 
-def baseline_runs(sweep: Path) -> list[RunFolder]:
-    """One finished run of each model in the sweep, as its first arm trained it; transformers before mosaics."""
-    chosen: dict[str, RunFolder] = {}
+def baseline_arms(sweep: Path) -> list[dict[str, Any]]:
+    """Of each model in the sweep the first arm that has a finished run; transformers before mosaics. UsageError where
+    there is none."""
+    chosen: dict[str, dict[str, Any]] = {}
     for arm in arms(read_results(sweep)):
-        if arm["model"] not in chosen and (run := run_of(arm, sweep)) is not None:
-            chosen[arm["model"]] = run
+        if arm["model"] not in chosen and run_of(arm, sweep) is not None:
+            chosen[arm["model"]] = arm
     if not chosen:
         raise UsageError(f"{sweep}: no run of it is finished yet")
     return [chosen[name] for name in sorted(chosen, key=lambda name: (name.startswith("mosaic"), name))]
+
+
+def baseline_runs(sweep: Path) -> list[RunFolder]:
+    """One run of each of `baseline_arms`."""
+    return [run for arm in baseline_arms(sweep) if (run := run_of(arm, sweep)) is not None]
 
 
 def announce(paths: Mapping[str, Path], runs: Iterable[RunFolder] = (), sweep: Path | None = None) -> None:
