@@ -74,7 +74,7 @@ class Intents(Task):
 
     def unavailable(self, length: int, split: Split) -> str | None:
         if self.config.train is None:
-            return f"{self.prefix}train is not set: expected NAME=PATH, such as clinc150=FOLDER"
+            return self._unset()
         if len(self.queries(split)) < self.config.classes:
             return self._too_few(split)
         return super().unavailable(length, split)
@@ -87,10 +87,15 @@ class Intents(Task):
             {"test": self._read("test").sha256} if self.config.test is not None else {}
         )
 
+    def _unset(self) -> str:
+        """The words to type: the files are the user's own, and nothing stands in for them."""
+        words = f"{self.prefix}train=clinc150=FOLDER {self.prefix}test=banking77=FOLDER"
+        return f"{self.prefix}train=null: expected NAME=PATH of files of yours, such as {words}"
+
     def _read(self, which: str) -> Examples:
         source = getattr(self.config, which)
         if source is None:
-            raise UsageError(f"{self.prefix}{which}=null: expected NAME=PATH, such as clinc150=FOLDER")
+            raise UsageError(self._unset())
         try:
             return _examples(source)
         except MmctlError as error:

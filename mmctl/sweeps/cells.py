@@ -98,13 +98,14 @@ class Composer:
         kept = [text for text in kept if len(layers) < 2 or text.partition("=")[0].strip() not in layers[-1]]
         try:
             config = load(self.profile.preset, kept, [self.profile.set, *layers])
+            settle(config)
+            named = identity(config)  # reads the corpora
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
-        settle(config)
         settings = {k: v for layer in (self.profile.set, *layers) for k, v in flatten(layer).items()}
         for text in kept:
             settings.pop(text.partition("=")[0].strip(), None)
-        return Cell(identity(config), config, kept, settings)
+        return Cell(named, config, kept, settings)
 
     def multiplied(self, matrix: Matrix, arm: Arm, where: str) -> dict[str, int]:
         """What the arm's `times` make of the values it would else have."""
