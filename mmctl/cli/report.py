@@ -87,7 +87,7 @@ def _sweep(where: Path, wanted: str | None, out: Sequence[Path]) -> dict[Path, s
 
     folder = _results(where, wanted).parent
     results = sources.read_results(folder)
-    files = list(out) or [folder / f"report{suffix}" for suffix in finish.FORMS]
+    files = _writable(list(out) or [folder / f"report{suffix}" for suffix in finish.FORMS])
     with preamble.whole(folder / "results.json", results):
         sweep.document(results, {})  # damaged results are said before a figure of them is drawn
         names = [sweep.FIRST, *(name for ablation in results["ablations"] for name in ablation["figures"])]
@@ -119,9 +119,19 @@ def _board(where: Path, given: Sequence[str], out: Sequence[Path]) -> dict[Path,
             except MmctlError as error:
                 unread.append(str(error))
                 print(f"mmctl: {error}", file=sys.stderr)
+    files = _writable(list(out) or [where / f"{BOARD}{suffix}" for suffix in finish.FORMS])
     words = ["mmctl", "report", "--all", *given, *(word for path in out for word in ("--out", str(path)))]
     made = scoreboard.document(found, shlex.join(words), unread)
-    return _pages(made, list(out) or [where / f"{BOARD}{suffix}" for suffix in finish.FORMS])
+    return _pages(made, files)
+
+
+def _writable(paths: list[Path]) -> list[Path]:
+    """The same; MmctlError where one cannot be written, before the figures are drawn, which takes a minute."""
+    from mmctl.runs.files import check_writable
+
+    for path in paths:
+        check_writable(path)
+    return paths
 
 
 def _pages(made: Document, files: Sequence[Path]) -> dict[Path, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -86,6 +87,20 @@ def write_bytes(path: Path | str, data: bytes, *, durable: bool = True) -> Path:
         if durable:
             fsync_folder(path.parent)
     return path
+
+
+def check_writable(path: Path) -> None:
+    """WriteError in one line where no file could be written at `path`, which may be in folders still to be made. Leaves
+    nothing behind: it is asked before work whose result would be lost."""
+    folder = existing(path.parent)
+    probe = temporary_name(folder / path.name)
+    with _explained("write", path):
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder")
+        try:
+            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        finally:
+            probe.unlink(missing_ok=True)
 
 
 def write_text(path: Path | str, text: str, *, durable: bool = True) -> Path:

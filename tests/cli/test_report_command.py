@@ -129,6 +129,30 @@ def test_what_is_wrong_is_one_line(sweep: Path, words: tuple[str, ...], code: in
 
 
 @pytest.mark.parametrize("all_", [(), ("--all",)], ids=["report", "scoreboard"])
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("file/x.html", "cannot write file/x.html: file is no folder"),
+        ("file/a/b/x.html", "cannot write file/a/b/x.html: file is no folder"),
+        ("/proc/x.html", "cannot write /proc/x.html: "),
+        ("/proc/a/x.html", "cannot write /proc/a/x.html: "),
+    ],
+)
+def test_where_nothing_can_be_written_is_said_before_any_figure_is_drawn(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch, place: str, says: str, all_: tuple[str, ...]
+) -> None:
+    (sweep / "manifest.json").write_text("{}")  # its own folder: its figures would be drawn
+    for name in ("draw", "present"):
+        monkeypatch.setattr(f"mmctl.sweeps.reporting.figures.{name}", lambda *_: pytest.fail("drawn before the check"))
+    Path("file").touch()
+    before = sorted(Path().rglob("*"))
+    done = mmctl("report", *all_, "--out", "fine/y.md", "--out", place)
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert done.err.startswith(f"mmctl: {says}")
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize("all_", [(), ("--all",)], ids=["report", "scoreboard"])
 def test_results_with_something_missing_are_one_line(sweep: Path, all_: tuple[str, ...]) -> None:
     results = json.loads((sweep / "results.json").read_text())
     del results["ablations"][0]["claims"][0]["verdict"]
