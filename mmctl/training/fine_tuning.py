@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import math
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from weakref import WeakKeyDictionary
 
+from mmctl.data.task import Split
 from mmctl.errors import MmctlError, UsageError
 from mmctl.evaluation.changes import Change, Notes
 
@@ -49,8 +51,6 @@ class FineTuning(Change):
     """With the run's own seed, the seed of its sequences."""
 
     def check(self, config: Any) -> None:
-        from mmctl.data import build_task
-
         for key, low, high in (
             ("steps", 1, MOST_STEPS),
             ("length", 1, None),
@@ -63,11 +63,22 @@ class FineTuning(Change):
                 raise UsageError(f"fine_tuning.{key}={value}: expected a whole number of at least {low}{most}")
         if not (math.isfinite(self.rate) and self.rate > 0):
             raise UsageError(f"fine_tuning.rate={self.rate}: expected a finite number above 0")
-        data = self.data(config)
-        for name in data.tasks_in_mixture():
-            reason = build_task(name, data).unavailable(data.length, "train")
-            if reason:
-                raise UsageError(f"fine_tuning.length={self.length}: {reason}")
+        if reason := self._unavailable(config):
+            longest = bisect_left(
+                range(2, self.length), True, key=lambda k: bool(replace(self, length=k)._unavailable(config))
+            )
+            most = f"expected at most {longest + 1} ({longest + 1} x {config.data.length} tokens): "
+            shorter = not replace(self, length=1)._unavailable(config)
+            raise UsageError(f"fine_tuning.length={self.length}: {most if shorter else ''}{reason}")
+
+    def _unavailable(self, config: Any) -> str | None:
+        """Why its sequences cannot be made. A mixture asks for both splits, of whose sequences only training's are used."""
+        from mmctl.data import build_task
+
+        data, splits = self.data(config), get_args(Split)
+        tasks = [build_task(name, data) for name in data.tasks_in_mixture()]
+        reasons = (task.unavailable(data.length, split) for task in tasks for split in splits)
+        return next((reason for reason in reasons if reason), None)
 
     def data(self, config: Any) -> Any:
         """The run's `data` section with longer, and so fewer, sequences."""

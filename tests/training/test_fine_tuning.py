@@ -159,8 +159,24 @@ def test_a_length_that_the_corpus_cannot_give_is_said(tmp_path: Any) -> None:
     (tmp_path / "short.txt").write_text("a few words\n" * 100)
     c = config(**{"data.mixture": "{text: 1}", "data.text": tmp_path / "short.txt"})
     FineTuning(length=2).check(c)
-    with pytest.raises(UsageError, match=r"fine_tuning\.length=100: "):
+    with pytest.raises(
+        UsageError, match=r"fine_tuning\.length=100: expected at most \d+ \(\d+ x 48 tokens\): "
+    ) as error:
         FineTuning(length=100).check(c)
+    longest = int(str(error.value).partition("at most ")[2].partition(" ")[0])
+    assert longest > 1
+    FineTuning(length=longest).check(c)
+    Mixture(FineTuning(length=longest).data(c), 0)  # what is said to be possible is
+    for length in (longest + 1, 10**12):
+        with pytest.raises(UsageError, match=rf"fine_tuning\.length={length}: expected at most {longest} "):
+            FineTuning(length=length).check(c)
+
+
+def test_where_no_length_is_possible_none_is_named(tmp_path: Any) -> None:
+    c = config(**{"data.mixture": "{text: 1}", "data.text": tmp_path / "short.txt"})
+    (tmp_path / "short.txt").write_text("a few words\n" * 8)
+    with pytest.raises(UsageError, match=r"fine_tuning\.length=8: (?!expected)"):
+        FineTuning().check(c)
 
 
 def test_divergence_is_one_line_and_the_weights_come_back() -> None:
