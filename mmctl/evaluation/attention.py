@@ -157,11 +157,14 @@ def attend(model: Any, config: Config, device: Any = "cpu", settings: Any = None
     `near` is settings.attention, at every length; at each, settings.examples sequences are read, since a curve's noise
     does not shrink with the length. "panels" holds every layer and head. What cannot be measured is "skipped".
     """
+    from mmctl.data import build_task
+
     settings, started = settings or config.evaluation, time.perf_counter()
     scores: dict[str, Any] = {}
     panels: dict[str, Any] = {}
     skipped: dict[str, str] = {}
     task = usual_task(config)
+    content = build_task(task, config.data).fingerprint()
     for multiple in settings.lengths:
         try:
             tokens = held_out(config, task, settings.examples, multiple * config.data.length, settings.seed)
@@ -181,7 +184,9 @@ def attend(model: Any, config: Config, device: Any = "cpu", settings: Any = None
         "tasks": {},
         "of": task,
         "panels": panels,
+        "untrained": [],
         "skipped": skipped,
+        "corpora": {task: content} if content else {},
         "seconds": round(time.perf_counter() - started, 3),
     }
 

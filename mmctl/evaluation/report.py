@@ -55,8 +55,11 @@ def table(evaluation: dict[str, Any], details: bool = False, named: str | None =
     """One evaluation as a table; `details` adds losses, shots and quarters, `named` replaces the title."""
     length = evaluation["settings"]["training_length"]
     lengths, scores = rows(evaluation, details)
+    known = any(score["interval"] is not None for score in evaluation["scores"].values())
     drawn = Table(
-        title=_plain(named or title(evaluation)), title_justify="left", caption="95% intervals, bootstrap over examples"
+        title=_plain(named or title(evaluation)),
+        title_justify="left",
+        caption="95% intervals, bootstrap over examples" if known else None,
     )
     drawn.add_column("score", no_wrap=True)
     for multiple in lengths:

@@ -110,7 +110,7 @@ class Group(Ranks):
         """
         import torch
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
         scalar = next((name for name, p in model.named_parameters() if not p.dim()), None)
         if scalar is not None:
@@ -122,6 +122,7 @@ class Group(Ranks):
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
             module.set_gradient_divide_factor(1.0)  # type: ignore[operator,union-attr]
             module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator,union-attr]
+            register_fsdp_forward_method(module, "last_query_weights")  # it needs the parameters whole, as forward does
         return model.to(device)
 
     # While training

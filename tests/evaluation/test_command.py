@@ -90,6 +90,19 @@ def test_evaluation_time_changes_go_to_files_of_their_own(root: Path) -> None:
     assert changed["changes"] == {"remove_long_term": False, "delay": 16}
 
 
+def test_where_the_last_query_looks_is_measured_beside_the_suites_and_of_the_trained_model_alone(root: Path) -> None:
+    words = ("former", "--runs", root, "evaluation.attention=16")
+    result = run(*words)
+    assert "attention/flatness-far" in result.stdout
+    assert {"attention+near=16", "in-context"} <= files(root, "former")
+    before = files(root, "former")
+    found = json.loads(run(*words, "-s", "in-context", "--json").stdout)
+    assert [e["suite"] for e in found] == ["in-context"]
+    assert files(root, "former") == before  # the suites are measured as ever
+    removed = json.loads(run("tiny", "--runs", root, "--remove-long-term", "evaluation.attention=16", "--json").stdout)
+    assert "attention" not in [e["suite"] for e in removed]
+
+
 def test_a_run_in_progress_keeps_its_final_evaluation_free(root: Path) -> None:
     run("half", "--runs", root, "-s", "in-context")
     assert files(root, "half") == {"in-context+step=3"}

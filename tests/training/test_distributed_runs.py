@@ -41,7 +41,7 @@ def run_it(ranks: Ranks, root: Path, stop: tuple[int, int, int] | None, *words: 
 
 SIX = (
     "data.batch=6", "operation.log_every=1", "training.select=recall/loss", "training.select_every=2",
-    "training.select_examples=8",
+    "training.select_examples=8", "evaluation.attention=4",
 )  # fmt: skip
 
 
@@ -67,6 +67,9 @@ def same_run(run: RunFolder, other: RunFolder) -> None:
     assert run.result()["selected"]["step"] == other.result()["selected"]["step"]
     assert run.identity == other.identity
     assert run.evaluations().keys() == other.evaluations().keys()
+    mine, theirs = ({k: v["value"] for k, v in r.evaluations()["attention"]["scores"].items()} for r in (run, other))
+    assert mine == pytest.approx(theirs, rel=1e-4)
+    assert mine
 
 
 def on_any(size: int, *arguments: Any) -> list[Any]:
