@@ -78,7 +78,7 @@ def train(run: RunFolder, config: Config, device: str, listener: Listener, ranks
     if interrupted:
         # The last step is saved; the evaluations and result.json are made on the next start.
         raise Interrupted(interrupted)
-    evaluate(run, config, device, listener, model, ranks)
+    evaluate(run, config, device, listener, model, ranks, outcome["steps"])
     if ranks.first:
         run.write_result(result)
 
@@ -140,9 +140,16 @@ def say_outdated(run: RunFolder, config: Config) -> None:
 
 
 def evaluate(
-    run: RunFolder, config: Config, device: str, listener: Listener, model: Model | None = None, ranks: Ranks = ALONE
+    run: RunFolder,
+    config: Config,
+    device: str,
+    listener: Listener,
+    model: Model | None = None,
+    ranks: Ranks = ALONE,
+    ended: int | None = None,
 ) -> None:
-    """Evaluate the suites that are missing, or made with other settings, and record them.
+    """Evaluate the suites that are missing, outdated or made with other settings, and record them. `ended`: the step that
+    training ended at (None: what result.json says), shown as the run's meanwhile.
 
     With divided parameters all processes run the same examples together: each pass needs all of them.
     """
@@ -156,7 +163,8 @@ def evaluate(
     if missing and model is None:
         torch.set_num_threads(config.training.threads)
         model = ranks.place(load_model(run)[0], device)
-    with heartbeats(run, config.training.steps, ranks.first), memory_explained(config):
+    step = run.result().get("steps", config.training.steps) if ended is None else ended
+    with heartbeats(run, step, ranks.first), memory_explained(config):
         for number, suite in enumerate(missing, 1):
             listener(Progress(run.label, f"evaluating {suite}", number, len(missing)))
             scores = measure(model, config, suite, device=device)

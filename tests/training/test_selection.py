@@ -4,6 +4,7 @@ number."""
 from __future__ import annotations
 
 import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,32 @@ def test_training_ends_at_the_target_and_a_restart_goes_no_further(
     assert result["selected"]["reached"] == 4
     assert "train_loss" not in result  # there was no last tenth
     assert load_trained(run)[2] == 4
+
+
+@pytest.mark.parametrize(("stop", "ended"), [("true", 4), ("false", 12)])
+def test_while_a_run_is_evaluated_its_status_has_the_step_it_ended_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str, ended: int
+) -> None:
+    rigged(monkeypatch, {2: 0.1, 4: 0.8, 6: 0.9, 8: 0.9, 10: 0.9, 12: 0.9})
+    config = tiny_selecting("training.select_target=0.5", f"training.select_stop={stop}")
+    monkeypatch.setattr(work, "BEAT", 0.01)
+    monkeypatch.setattr("mmctl.runs.folder.HEARTBEAT_EVERY", 0.0)
+    shown = []
+
+    def slow(*arguments: Any, **settings: Any) -> Any:
+        time.sleep(0.2)
+        run = RunFolder.locate(tmp_path, config)
+        assert run is not None
+        shown.append(run.status["step"])
+        return evaluate(*arguments, **settings)
+
+    monkeypatch.setattr("mmctl.evaluation.evaluate", slow)
+    run = RunFolder.open(execute(config, tmp_path).path)
+    for path in (run.path / "eval").glob("*.json"):
+        path.unlink()
+    assert not execute(config, tmp_path).skipped  # of a finished run, too
+    assert len(shown) >= 2
+    assert set(shown) == {ended}
 
 
 def test_what_frees_disk_leaves_the_best_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
