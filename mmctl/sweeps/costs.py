@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmctl.config import Config
 from mmctl.sweeps.cells import Cell, parameters
 from mmctl.sweeps.matrix import Arm, Matrix
 from mmctl.sweeps.plan import Plan
 
+if TYPE_CHECKING:
+    from mmctl.sweeps.comparing import Scored
+
 TOLERANCE = 0.01
 """Relative difference in parameters, FLOPs or tokens from which a comparison is called unmatched."""
+
+STEPS_TO_TARGET = "diagnostics:steps-to-target"
+"""Metric: how long a run trained until its target, where it ends there."""
 
 
 def cost(cell: Cell, arm: Arm) -> dict[str, Any]:
@@ -46,10 +52,19 @@ def tokens_taken(arm: Mapping[str, Any]) -> float:
     return float(arm["cost"]["training_tokens"] if taken is None else taken["mean"])
 
 
-def unmatched(plan: Plan, matrix: Matrix, one: str, other: str) -> list[str]:
+def unmatched(
+    plan: Plan,
+    matrix: Matrix,
+    one: str,
+    other: str,
+    scored: Mapping[tuple[str, str], Scored],
+    metric: str | None = None,
+) -> list[str]:
     """In what two arms differ by more than `TOLERANCE`, in words: ["parameters +12.4%", ...].
 
-    Two readings of the same trained run match: what differs between them is what is being asked.
+    Two readings of the same trained run match: what differs between them is what is being asked. So do the lengths of
+    training where `metric` is that length. Where training ends at a target, the tokens are those taken, the mean over
+    the seeds that both arms have finished; planned ones where there are none.
     """
     if plan.arms[matrix.name, one] == plan.arms[matrix.name, other]:
         return []
@@ -58,10 +73,20 @@ def unmatched(plan: Plan, matrix: Matrix, one: str, other: str) -> list[str]:
     pairs = {
         "parameters": (a["parameters"], b["parameters"]),
         "FLOPs per token (executed)": (a["flops_per_token"]["executed"], b["flops_per_token"]["executed"]),
-        "training tokens": (a["training_tokens"], b["training_tokens"]),
     }
+    if metric != STEPS_TO_TARGET:
+        pairs["training tokens"] = _tokens(
+            a, b, scored.get((matrix.name, one), {}), scored.get((matrix.name, other), {})
+        )
     changes = {what: x / y - 1.0 for what, (x, y) in pairs.items()}
     return [f"{what} {100 * change:+.1f}%" for what, change in changes.items() if abs(change) > TOLERANCE]
+
+
+def _tokens(a: Mapping[str, Any], b: Mapping[str, Any], one: Scored, other: Scored) -> tuple[float, float]:
+    seeds = [seed for seed in one if seed in other and "tokens" in one[seed] and "tokens" in other[seed]]
+    if not seeds or not (a.get("ends_early") or b.get("ends_early")):
+        return a["training_tokens"], b["training_tokens"]
+    return sum(one[seed]["tokens"].value for seed in seeds), sum(other[seed]["tokens"].value for seed in seeds)
 
 
 def delays(config: Config, arm: Arm) -> dict[str, Any] | None:

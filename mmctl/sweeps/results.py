@@ -131,7 +131,7 @@ def _arm(
         "cost": costs.cost(cell, arm),
         "compared_to": against,
         "same_run": against is not None and plan.arms[matrix.name, against] == cell.identity,
-        "unmatched": costs.unmatched(plan, matrix, arm.name, against) if against else [],
+        "unmatched": costs.unmatched(plan, matrix, arm.name, against, scored) if against else [],
         "delay": costs.delays(cell.config, arm),
         "train_command": cell.train_command(plan.profile, plan.seeds[matrix.name][0]),
         "scores": {metric: _scores(own, metric) for metric in metrics},
@@ -212,7 +212,9 @@ def _claim(
         "corrected_interval": verdict.corrected,
         "corrected_level": verdict.corrected_level,
         "p_holm": verdict.p_holm,
-        "unmatched": costs.unmatched(plan, matrix, claim.treatment, claim.control) if both and claim.control else [],
+        "unmatched": costs.unmatched(plan, matrix, claim.treatment, claim.control, scored, claim.metric)
+        if both and claim.control
+        else [],
         "at_chance": comparing.arms_at_chance(claim, matrix, scored),
     }
 

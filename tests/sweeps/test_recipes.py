@@ -12,6 +12,7 @@ from mmctl.errors import UsageError
 from mmctl.sweeps import costs, matrix, plan, profiles, units
 from mmctl.sweeps.cells import parameters
 from mmctl.sweeps.costs import TOLERANCE
+from mmctl.sweeps.scores import Number
 
 RECIPES = ("regbench", "recall")
 
@@ -103,6 +104,28 @@ def test_tokens_of_runs_that_end_at_a_target_are_those_they_took() -> None:
     assert costs.tokens_taken({"cost": cost, "scores": {}}) == cost["training_tokens"] == 3000 * 64 * 64
     whole = costs.cost_of(load("regbench"), matrix.Arm("", ""))
     assert costs.tokens_taken({"cost": whole, "scores": {"tokens": {"mean": 1.0}}}) == whole["training_tokens"]
+
+
+def test_arms_that_end_at_a_target_are_matched_by_what_they_trained() -> None:
+    made = planned("recall")
+    own, (one, other) = made.matrices[0], ("v2", "v1")
+
+    def tokens(**by_arm: dict[int, float]) -> list[str]:
+        scored = {
+            ("recall", name): {seed: {"tokens": Number(value, "result.json")} for seed, value in values.items()}
+            for name, values in by_arm.items()
+        }
+        found = costs.unmatched(made, own, one, other, scored, "recall/accuracy@16x")
+        said = [words for words in found if words.startswith("training tokens")]
+        asked = costs.unmatched(made, own, one, other, scored, costs.STEPS_TO_TARGET)
+        assert asked == [words for words in found if words not in said]
+        return said
+
+    assert tokens() == []
+    assert tokens(v2={0: 1e6}) == []  # nothing to compare it with: as planned
+    assert tokens(v2={0: 1e6, 1: 2e6}, v1={0: 2e6, 1: 4e6}) == ["training tokens -50.0%"]
+    assert tokens(v2={0: 1e6, 1: 9e6}, v1={0: 1e6}) == []  # by the seeds that both have
+    assert tokens(v2={0: 1.004e6}, v1={0: 1e6}) == []
 
 
 def test_steps_are_counted_whole() -> None:
