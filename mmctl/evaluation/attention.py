@@ -62,14 +62,13 @@ class Panel:
         heads: dict[str, list[float | None]] = {"flatness": [], "variation": [], "noise": [], "peak_mass": []}
         for mean, deviation in zip(self.mean, self.deviation, strict=True):
             far, level = mean[:begin][visible], mean[:begin][visible].sum() / max(visible.sum(), 1)
-            measured = visible.sum() >= 2 and level > 0.0
-            variation = float(far.var() / level**2) if measured else None
-            noise = float((deviation[:begin][visible] ** 2).mean() / sequences / level**2) if measured else None
-            known = variation is not None and noise is not None
-            heads["flatness"].append(flatness(variation, noise) if known else None)
-            heads["variation"].append(variation)
-            heads["noise"].append(noise)
-            heads["peak_mass"].append(float(mean[begin:].sum()))
+            shares: tuple[float | None, ...] = (None, None, None)
+            if visible.sum() >= 2 and level > 0.0:
+                variation = float(far.var() / level**2)
+                noise = float((deviation[:begin][visible] ** 2).mean() / sequences / level**2)
+                shares = flatness(variation, noise), variation, noise
+            for values, value in zip(heads.values(), (*shares, float(mean[begin:].sum())), strict=True):
+                values.append(value)
         return {**{name: average(values) for name, values in heads.items()}, "per_head": heads}
 
 

@@ -91,6 +91,37 @@ def test_the_shipped_claims_are_all_measurable() -> None:
         plan.make_plan(matrices.find([]), profiles.profile(name), seeds=[0])
 
 
+ATTENDED = ("evaluation.attention=16",)
+
+
+def test_attention_is_a_metric_where_it_is_measured(plan_of) -> None:
+    from mmctl.sweeps import plan, profiles
+
+    flat = compared("attention/flatness-far@1x", "treatment: a, control: t")
+    assert plan_of(flat, overrides=ATTENDED)
+    assert plan_of(compared("attention/peak-mass-short-term@1x"), overrides=ATTENDED)
+    with pytest.raises(UsageError, match="no such metric of arm a"):  # by the ablation alone it is a mistake
+        plan.make_plan([plan_of(flat).matrices[0]], profiles.profile("smoke"), seeds=[0])
+    assert plan_of(flat, overrides=("evaluation.attention=0",))  # by the user's own override it is not run
+    for metric, arms, says in (
+        ("attention/flatnes-far@1x", "treatment: a, control: t", 'did you mean "attention/flatness-far@1x"?'),
+        ("attention/flatness-long-term@1x", "treatment: a, control: t", "no such metric of arm t"),
+        ("attention/flatness-far", "treatment: a, control: b", "expected attention/<score>@<multiple"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            plan_of(compared(metric, arms), overrides=() if "@" not in metric else ATTENDED)
+        assert says in str(caught.value)
+
+
+def test_an_ablation_may_ask_for_attention_and_every_cell_is_measured_alike(make_plan) -> None:
+    made = make_plan(["attention"], seeds=[0])
+    assert {(c.config.evaluation.attention, c.config.data.length) for c in made.cells.values()} == {(128, 512)}
+    assert len(made.cells) == 5
+    before = make_plan(["bandwidth"], seeds=[0]).digest
+    assert make_plan(["bandwidth"], seeds=[0], overrides=["evaluation.attention=0"]).digest == before
+    assert make_plan(["bandwidth"], seeds=[0], overrides=["evaluation.attention=8"]).digest != before
+
+
 def test_every_wrong_claim_is_named_at_once(plan_of) -> None:
     with pytest.raises(UsageError) as caught:
         plan_of(compared("recall/acuracy@4x"), compared("train_loss"), compared("icl/accuracies@1x"))
