@@ -210,10 +210,14 @@ def _published(axes: Axes, against: str) -> None:
 
 def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
     """Log where costs differ by more than a factor of 3, else linear; labelled as people say such numbers."""
+    from matplotlib.ticker import LogLocator
+
     low, high = min(costs), max(costs)
     if high / low > 3:
         axes.set_xscale("log")
         axes.set_xlim(low / 1.5, high * 1.5)
+        if high < 50 * low:  # its range may hold only one power of ten
+            axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
     else:
         room = 0.12 * (high - low) or 0.1 * high
         axes.set_xlim(low - room, high + room)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mmctl.errors import UsageError, nearest
@@ -56,14 +56,17 @@ def legend(axes: Axes, labels: Sequence[str]) -> None:
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.03, 0.5), fontsize=7, handlelength=2.6)
 
 
-def readable(ablation: Mapping[str, Any]) -> list[str]:
-    """The arms to draw as lines in one panel: all, or, where they are more than can be told apart, those its claims
-    compare (else the first ones). A figure that leaves out some says so; its CSV holds all."""
-    arms = [arm["name"] for arm in ablation["arms"]]
+def readable(ablation: Mapping[str, Any], among: Collection[str] | None = None) -> tuple[list[str], str]:
+    """The arms to draw as lines in one panel, and, where they are not all, which: those that claims compare, where that is
+    a choice, else the first. A figure's CSV holds all. `among`: the arms there is anything to draw of (None: all)."""
+    arms = [arm["name"] for arm in ablation["arms"] if among is None or arm["name"] in among]
     if len(arms) <= MOST:
-        return arms
+        return arms, ""
     claimed = {claim.get(role) for claim in ablation["claims"] for role in ("treatment", "control")}
-    return ([arm for arm in arms if arm in claimed] or arms)[:MOST]
+    chosen = [arm for arm in arms if arm in claimed]
+    which = "that its claims compare" if chosen else "that come first"
+    shown = (chosen or arms)[:MOST]
+    return shown, f"of {ablation['name']} the {len(shown)} of {len(arms)} arms {which}"
 
 
 def seeds(counts: Sequence[int]) -> str:

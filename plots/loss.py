@@ -4,7 +4,7 @@ seeds."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,6 +38,8 @@ class Curve:
     flops: NDArray[np.float64]
     values: NDArray[np.float64]
     seeds: tuple[int, ...]
+    left_out: str = ""
+    """Why it is no line of the figure: which arms of its ablation are; "" if it is one."""
 
     def axis(self, name: str) -> NDArray[np.float64]:
         return self.tokens if name == "tokens" else self.flops
@@ -81,19 +83,31 @@ def collect(sweep: Path, metric: str = METRIC, ablations: Sequence[str] = ()) ->
                 )
     compared = [c for c in curves if sum(other.ablation == c.ablation for other in curves) > 1]
     curves = compared or curves  # an ablation of the evaluation alone has a single curve, which others have too
+    for ablation in grid.ablations(sources.read_results(sweep), ablations):
+        own = [c.arm for c in curves if c.ablation == ablation["name"]]
+        shown, which = grid.readable(ablation, own)
+        curves = [
+            replace(c, left_out=which) if c.ablation == ablation["name"] and c.arm not in shown else c for c in curves
+        ]
     if not curves:
         raise UsageError(f'--metric "{metric}": no run of {sweep.name} logged it{nearest(metric, known, "losses")}')
     return curves
 
 
 def plot(curves: Sequence[Curve], metric: str = METRIC, note: str = "") -> Figure:
-    """One row an ablation: loss (log) against tokens on the left, against FLOPs on the right."""
+    """One row an ablation: loss (log) against tokens on the left, against FLOPs on the right. Of more arms than can be told
+    apart those that claims compare; a note names the others."""
     names = list(dict.fromkeys(c.ablation for c in curves))
     about = f"{metric}, nats a labelled token, mean over seeds ({grid.seeds([len(c.seeds) for c in curves])}); "
     about += "band: lowest to highest seed"
+    left_out = [
+        f"{which}; left out, but in the CSV: {', '.join(c.arm for c in curves if c.left_out == which)}"
+        for which in dict.fromkeys(c.left_out for c in curves if c.left_out)
+    ]
+    curves = [c for c in curves if not c.left_out]
     low, high = min(c.values.min() for c in curves), max(c.values.max() for c in curves)
     with style.house_style():
-        drawn, axes = grid.panels(names, HEADS, note, about)
+        drawn, axes = grid.panels(names, HEADS, note, about, *left_out)
         for row, name in enumerate(names):
             own = [c for c in curves if c.ablation == name]
             for panel, axis in zip(axes[row], AXES, strict=True):

@@ -56,11 +56,12 @@ class Mark:
 
 @dataclass(frozen=True)
 class Row:
-    """One ablation. `points` are of one metric; either list may be empty. `shown` are the arms drawn as lines."""
+    """One ablation. `points` are of one metric; either list may be empty. `shown` are the arms drawn as lines, `which` says
+    so where there are others."""
 
     ablation: str
-    arms: list[str]
     shown: list[str]
+    which: str
     marks: list[Mark]
     points: list[extrapolation.Point]
     curves: list[loss.Curve]
@@ -70,9 +71,9 @@ def collect(sweep: Path) -> list[Row]:
     """What there is to show of each ablation. UsageError when there is nothing at all."""
     found = []
     for ablation in sources.read_results(sweep)["ablations"]:
-        name, arms, shown = ablation["name"], [arm["name"] for arm in ablation["arms"]], grid.readable(ablation)
+        name, (shown, which) = ablation["name"], grid.readable(ablation)
         marks = [mark for claim in ablation["claims"] for mark in _marks(claim)]
-        found.append(Row(name, arms, shown, marks, _points(sweep, ablation), _curves(sweep, name)))
+        found.append(Row(name, shown, which, marks, _points(sweep, ablation), _curves(sweep, name)))
     if not any(row.marks or row.points or row.curves for row in found):
         raise UsageError(f"{sweep}: nothing has been measured yet")
     return found
@@ -131,9 +132,7 @@ def plot(found: Sequence[Row], note: str = "") -> Figure:
     )
     about += "dashes: chance); right: training loss, band from lowest to highest seed; " * any(r.curves for r in found)
     about += grid.seeds(counts) if counts else ""
-    fewer = [row for row in found if len(row.shown) < len(row.arms)]
-    left_out = "; ".join(f"of {row.ablation} {len(row.shown)} of {len(row.arms)} arms" for row in fewer)
-    left_out += ", those its claims compare" if fewer else ""
+    left_out = "; ".join(row.which for row in found if row.which)
     with style.house_style():
         drawn = style.figure(grid.WIDTH, min(PAGE, HEAD + sum(heights)))
         axes = drawn.subplots(len(found), 3, squeeze=False, width_ratios=(1.35, 1, 1), height_ratios=heights)
