@@ -46,8 +46,8 @@ class Curve:
 
 
 def shows(results: Mapping[str, Any]) -> Any:
-    """What the figure depends on: the trained runs, not what is claimed of them."""
-    return sources.trained(results)
+    """What the figure depends on: the trained runs, and which of them are lines."""
+    return [sources.trained(results), [grid.readable(ablation) for ablation in results["ablations"]]]
 
 
 def collect(sweep: Path, metric: str = METRIC, ablations: Sequence[str] = ()) -> list[Curve]:

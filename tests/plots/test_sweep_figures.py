@@ -85,6 +85,31 @@ def test_loss_curves_against_tokens_and_flops(sweep, tmp_path):
     assert {(row["tokens"], row["value"]) for row in rows} == {("1000", "2.5"), ("2000", "2.0"), ("3000", "1.5")}
 
 
+def test_of_many_arms_loss_draws_those_that_claims_compare_and_names_the_others(sweep, tmp_path):
+    results = json.loads((sweep / "results.json").read_text())
+    (ablation,) = results["ablations"] = [a for a in results["ablations"] if a["name"] == "transformer-masks"]
+    mosaic = ablation["arms"][0]
+    ablation["arms"] += [mosaic | {"name": f"arm{place}"} for place in range(grid.MOST)]
+    ablation["arms"] += [mosaic | {"name": "removed", "evaluate": {"remove_long_term": True, "delay": None}}]
+    ablation["claims"][0] |= {"treatment": "arm3", "control": "removed"}  # one arm has no training of its own
+    folder = sweep.parent / "many"
+    folder.mkdir(exist_ok=True)
+    for claims, lines, said in (
+        (ablation["claims"][:1], ["arm3"], "the 1 of 14 arms that its claims compare"),
+        ([], ["mosaic", "transformer", *(f"arm{n}" for n in range(10))], "the 12 of 14 arms that come first"),
+    ):
+        (folder / "results.json").write_text(json.dumps(results | {"ablations": [ablation | {"claims": claims}]}))
+        curves = loss.collect(folder)
+        assert len(curves) == grid.MOST + 2
+        figure = loss.plot(curves)
+        assert [text.get_text() for text in figure.axes[-1].get_legend().get_texts()] == lines
+        assert [len(axes.lines) for axes in figure.axes] == [len(lines)] * 2
+        note = figure.get_suptitle().replace("\n", " ")
+        left_out = [curve.arm for curve in curves if curve.arm not in lines]
+        assert f"of transformer-masks {said}; left out, but in the CSV: {', '.join(left_out)}" in note
+        assert {row["arm"] for row in table(loss.draw(folder, tmp_path))} == {curve.arm for curve in curves}
+
+
 def test_bandwidth_is_that_of_the_checkpoint(root, sweep, tmp_path):
     """Untrained runs: alpha is 1/3 in every head, beta_0 and beta_1 are exp(1.5), beta(n) their sum with n^(1/3)."""
     learned = bandwidth.collect(sweep)
