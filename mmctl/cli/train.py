@@ -81,10 +81,13 @@ def _train(
     from mmctl.config import identity, load, to_dict
     from mmctl.errors import EXIT_DONE
     from mmctl.runs import RunFolder, runs_root
+    from mmctl.runs.names import check_name
 
     preset, words = preset_and_overrides(words)
     words += [f"{option}={given}" for option, given in options.items() if given is not None]
     config = load(preset, words)
+    if any(word.partition("=")[0].strip() == "name" for word in words):
+        check_name(config.name)
     if dry_run:
         if as_json:
             print_json({"identity": identity(config), "config": to_dict(config)})

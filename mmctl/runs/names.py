@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmctl.errors import MmctlError, UsageError, nearest
+from mmctl.errors import MmctlError, UsageError, nearest, printable
 
 LONGEST = 80
 SHOWN = 6
@@ -39,6 +39,16 @@ def safe_name(name: str) -> str:
     """`name` as one folder name that stays inside its parent: letters, digits and `_.+=-`, not hidden, at most 80."""
     name = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9_.+=-]+", "-", name))
     return name.lstrip(".-")[:LONGEST].rstrip(".-") or "run"
+
+
+def check_name(name: str) -> None:
+    """UsageError for a name that a run's folder cannot be called by, with the nearest one that it can."""
+    if (valid := safe_name(name)) != name:
+        shown = printable(name if len(name) <= 2 * LONGEST else f"{name[:LONGEST]}...")
+        raise UsageError(
+            f'name="{shown}": a run\'s folder is called so: expected letters, digits and _.+=-, at most {LONGEST}, such as '
+            f'"{valid}"'
+        )
 
 
 def folder_of(root: Path, name: str, identity: str, seed: int) -> Path:
