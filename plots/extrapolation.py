@@ -30,6 +30,8 @@ LABELS = 6
 """Lengths that have room beside each other under a panel."""
 HIGH = 70.0
 """Percent: panels whose scores all lie above show that part of the scale alone."""
+MAIN = ("accuracy-last-quarter", "accuracy", "loss", "flatness-far")
+"""What a task is shown by: the first of these that it has."""
 SCORE = re.compile(r"(?P<metric>.+)@(?P<multiple>\d+)x")
 
 
@@ -170,13 +172,14 @@ def _split(name: str) -> re.Match[str] | None:
 
 
 def main_scores(known: Sequence[str]) -> list[str]:
-    """One metric a task: its last quarter's accuracy, else its accuracy, else its loss; text by its loss."""
+    """One metric a task: its last quarter's accuracy, else its accuracy, else its loss; text by its loss, attention by its
+    flatness."""
     chosen: dict[str, list[str]] = {}
     for metric in known:
         chosen.setdefault(metric.partition("/")[0], []).append(metric.partition("/")[2])
     picked = []
     for task, scores in chosen.items():
-        order = ["loss"] if "bits-per-byte" in scores else ["accuracy-last-quarter", "accuracy", "loss"]
+        order: Sequence[str] = ["loss"] if "bits-per-byte" in scores else MAIN
         picked += [f"{task}/{next(s for s in order if s in scores)}"] if set(order) & set(scores) else []
     return picked
 

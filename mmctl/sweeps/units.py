@@ -49,6 +49,8 @@ def unit_of(metric: str) -> str:
     """Unit of a metric's stored numbers, by its name."""
     if metric.startswith("across:"):
         return next((unit for start, unit in ACROSS.items() if metric.startswith(f"across:{start}")), "")
+    if metric.startswith("attention/"):
+        return "share"  # of positions (flatness), of the weight (peak mass)
     if "/accuracy" in metric:
         return "accuracy (0 to 1)"
     if "/gain-per-doubling" in metric:

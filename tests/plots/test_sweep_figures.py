@@ -64,8 +64,15 @@ def test_one_metric_a_task_and_text_by_its_loss():
         "icl/accuracy-last-quarter",
         "recall/accuracy",
         "x/other",
+        "attention/peak-mass",
+        "attention/flatness-far",
     ]
-    assert extrapolation.main_scores(known) == ["text/loss", "icl/accuracy-last-quarter", "recall/accuracy"]
+    assert extrapolation.main_scores(known) == [
+        "text/loss",
+        "icl/accuracy-last-quarter",
+        "recall/accuracy",
+        "attention/flatness-far",
+    ]
 
 
 def test_loss_curves_against_tokens_and_flops(sweep, tmp_path):
