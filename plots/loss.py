@@ -84,8 +84,8 @@ def collect(sweep: Path, metric: str = METRIC, ablations: Sequence[str] = ()) ->
     compared = [c for c in curves if sum(other.ablation == c.ablation for other in curves) > 1]
     curves = compared or curves  # an ablation of the evaluation alone has a single curve, which others have too
     for ablation in grid.ablations(sources.read_results(sweep), ablations):
-        own = [c.arm for c in curves if c.ablation == ablation["name"]]
-        shown, which = grid.readable(ablation, own)
+        trained = [c.arm for c in curves if c.ablation == ablation["name"]]
+        shown, which = grid.readable(ablation, trained)
         curves = [
             replace(c, left_out=which) if c.ablation == ablation["name"] and c.arm not in shown else c for c in curves
         ]
