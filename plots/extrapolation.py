@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 TITLE = "Scores against the length they are measured at"
 LABELS = 6
 """Lengths that have room beside each other under a panel."""
+LETTERS = 100
+"""Of all titles of a row together."""
 HIGH = 70.0
 """Percent: panels whose scores all lie above show that part of the scale alone."""
 MAIN = ("accuracy-last-quarter", "accuracy", "loss", "flatness-far")
@@ -86,7 +89,8 @@ def plot(found: Sequence[Point], note: str = "") -> Figure:
     about = f"mean over seeds ({grid.seeds([p.n for p in found])}) with its 95% interval; dotted: training length; "
     about += "grey dashes: chance (where in view); scales differ between panels"
     with style.house_style():
-        titles = [f"{m}\n({scale_of(m).unit})" for m in metrics]
+        letters = LETTERS // len(metrics)  # of titles beside each other, none of which may run into the next
+        titles = ["\n".join([*textwrap.wrap(m, letters), f"({scale_of(m).unit})"]) for m in metrics]
         drawn, axes = grid.panels(names, titles, note, about)
         for row, name in enumerate(names):
             arms = list(dict.fromkeys(p.arm for p in found if p.ablation == name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 
 import numpy as np
@@ -162,3 +163,18 @@ def test_results_of_another_form_say_how_to_bring_them_up_to_date(sweep, tmp_pat
     (tmp_path / "results.json").write_text(json.dumps({**results, "schema": 1, "command": "mmctl ablate bandwidth"}))
     with pytest.raises(MmctlError, match=r"of form 1, expected .* by: mmctl ablate bandwidth"):
         effects.collect(tmp_path)
+
+
+@pytest.mark.parametrize("columns", [1, 4, 5, 6])
+def test_titles_of_panels_do_not_run_into_each_other(columns):
+    metrics = ["icl/accuracy-last-quarter", "attention/flatness-far", "text/loss", "recall/accuracy-far", "a/b", "c/d"]
+    points = [
+        extrapolation.Point("x", "arm", metric, length, 64, 0.5, (0.4, 0.6), 3, None)
+        for metric in metrics[:columns]
+        for length in (64, 128)
+    ]
+    figure = extrapolation.plot(points)
+    figure.draw_without_rendering()
+    boxes = [axes._left_title.get_window_extent() for axes in figure.axes]
+    for left, right in itertools.pairwise(boxes):
+        assert left.x1 < right.x0
