@@ -173,3 +173,55 @@ def _shared_length(runs: Sequence[RunFolder], configs: Sequence[Config]) -> int:
         each = ", ".join(f"{run.label} {config.data.length}" for run, config in zip(runs, configs, strict=True))
         raise UsageError(f"the runs' training lengths differ ({each}): give --length")
     return int(lengths.pop())
+
+
+def rows(distributions: Sequence[Distribution]) -> list[dict[str, Any]]:
+    """Every plotted number: one row per configuration, layer, memory, curve (a head of a single run, or the mean) and
+    position; `low` and `high` end the mean's 95% interval over seeds, where there are several."""
+    table = []
+    for group in grouped(distributions):
+        for name in group.first.panels:
+            layer, _, memory = name.partition("/")
+            curves = [("mean", group.mean(name))]
+            if group.alone:
+                curves = [*((str(h), curve) for h, curve in enumerate(group.of(name)[0].mean)), *curves]
+            band = group.band(name)
+            for head, curve in curves:
+                for position, weight in enumerate(curve):
+                    table.append(
+                        {
+                            "run": group.name,
+                            "model": group.first.model,
+                            "layer": int(layer.removeprefix("layer")),
+                            "memory": memory,
+                            "head": head,
+                            "position": position,
+                            "weight": _number(weight),
+                            "low": None if band is None else _number(band[0][position]),
+                            "high": None if band is None else _number(band[1][position]),
+                            "seeds": len(group.seeds),
+                        }
+                    )
+    return table
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(f"{value:.6g}")
+
+
+def summary(distributions: Sequence[Distribution]) -> dict[str, Any]:
+    """Flatness and peak mass of every configuration, layer and memory: what the figure's JSON holds beside its origin."""
+    first = distributions[0]
+    return {
+        "length": first.length,
+        "near": first.near,
+        "panels": {
+            group.name: {
+                "model": group.first.model,
+                "task": group.first.task,
+                "seeds": len(group.seeds),
+                **{name: group.numbers(name) for name in group.first.panels},
+            }
+            for group in grouped(distributions)
+        },
+    }
