@@ -12,6 +12,7 @@ import pytest
 from mmctl.errors import UsageError
 from mmctl.evaluation.attention import Panel
 from mmctl.plots import attention_distribution as ad
+from mmctl.plots import attention_panels
 from mmctl.runs import RunFolder
 
 
@@ -44,7 +45,7 @@ def test_panels_one_per_layer_and_memory_on_shared_log_axes():
     deep = ad.Distribution("r", "m", "text", 40, 4, 8, {f"layer{n}/attention": panel for n in range(20)})
     wide = ad.Distribution("s", "m2", "text", 40, 4, 8, {f"layer{n}/{m}": panel for n in range(2) for m in ("a", "b")})
     figure = ad.plot([deep, wide])
-    assert len(figure.axes) == ad.DRAWN_LAYERS * 3
+    assert len(figure.axes) == attention_panels.DRAWN_LAYERS * 3
     assert {axes.get_yscale() for axes in figure.axes} == {"log"}
     assert len({axes.get_ylim() for axes in figure.axes}) == 1
     assert [a.get_ylabel() for a in figure.axes if a.get_ylabel()] == [f"layer {n}" for n in (0, 4, 8, 11, 15, 19)]
