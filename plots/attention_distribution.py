@@ -120,12 +120,12 @@ def command(
 
     Example: mmctl plot attention-distribution transformer mosaic-v2 --length 512
     """
-    from mmctl.runs import RunFolder, runs_root
+    from mmctl.runs import runs_root
 
     where = runs_root(root)
     options = {"length": length, "sequences": sequences, "task": task, "near": near, "progress": sources.progress}
     if runs:
-        chosen = [RunFolder.find(where, text) for text in runs]
+        chosen = sources.named_runs(where, runs)
         sources.announce(draw(chosen, out or chosen[0].path / "figures", **options), chosen)
     else:
         sweep = sources.find_sweep(where, None)

@@ -78,9 +78,9 @@ def _bands(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def _title(group: Group, wide: float) -> list[str]:
-    if group.alone:
-        return [group.first.model, group.name]
     letters = int(LETTERS * wide * len(group.first.memories()))
+    if group.alone:
+        return [*textwrap.wrap(group.first.model, letters), *textwrap.wrap(group.name, letters)]
     return [*textwrap.wrap(group.name, letters), f"{len(group.seeds)} seeds"]
 
 
@@ -152,7 +152,8 @@ def _draw(axes: Axes, group: Group, name: str) -> None:
         axes.plot(seen, uniform, color=style.COLOURS[4], linewidth=0.9, linestyle=(0, (1, 1.5)))
     numbers = group.numbers(name)
     text = f"flatness {_said(numbers['flatness'])}\npeak mass {_said(numbers['peak_mass'])}"
-    axes.text(0.03, 0.95, text, transform=axes.transAxes, va="top", fontsize=7, color=style.INK)
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0}  # a curve may pass behind it
+    axes.text(0.03, 0.95, text, transform=axes.transAxes, va="top", fontsize=7, color=style.INK, bbox=ground)
 
 
 def _said(summary: Mapping[str, Any] | None) -> str:

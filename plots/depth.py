@@ -158,7 +158,7 @@ def command(
 
     Example: mmctl plot depth RUN RUN --task passkey
     """
-    from mmctl.runs import RunFolder, runs_root
+    from mmctl.runs import runs_root
 
-    found = [RunFolder.find(runs_root(root), run) for run in runs]
+    found = sources.named_runs(runs_root(root), runs)
     sources.announce(draw(found, out or found[0].path / "figures", task or ()), found)

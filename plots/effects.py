@@ -143,7 +143,7 @@ def _panel(axes: Axes, group: Sequence[Effect]) -> None:
     ends = [abs(scale_of(e.metric).factor * end) for e in group for end in (e.interval or (e.mean, e.mean))]
     if max(ends) > WIDE * LINEAR:
         axes.set_xscale("symlog", linthresh=LINEAR, linscale=0.9)
-        axes.set_xticks([s * v for v in TICKS if v < 1.6 * max(ends) for s in (-1, 1)], minor=False)
+        axes.set_xticks(sorted({s * v for v in TICKS if v < 1.6 * max(ends) for s in (-1, 1)}), minor=False)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.minorticks_off()
     labels = [f"{e.ablation}/{e.claim}: {e.arms}" for e in group]

@@ -10,7 +10,7 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 TITLE = "Scores against the length they are measured at"
 LABELS = 6
 """Lengths that have room beside each other under a panel."""
-LETTERS = 100
-"""Of all titles of a row together."""
+LETTERS, INSIDE = 100, 60
+"""Of all titles of a row together; where none is wider than its panel."""
 HIGH = 70.0
 """Percent: panels whose scores all lie above show that part of the scale alone."""
 MAIN = ("accuracy-last-quarter", "accuracy", "loss", "flatness-far")
@@ -51,6 +51,8 @@ class Point:
     interval: tuple[float, float] | None
     n: int
     chance: float | None
+    left_out: str = ""
+    """Why it is on no line of the figure: which arms of its ablation are; "" if it is on one."""
 
 
 def collect(sweep: Path, metrics: Sequence[str] = (), ablations: Sequence[str] = ()) -> list[Point]:
@@ -77,21 +79,31 @@ def collect(sweep: Path, metrics: Sequence[str] = (), ablations: Sequence[str] =
                     interval = score["interval"] and (score["interval"][0], score["interval"][1])
                     about = (ablation["name"], arm["name"], parts["metric"], length, context)
                     found.append(Point(*about, score["mean"], interval, score["n"], score["chance"]))
+        scored = {p.arm for p in found if p.ablation == ablation["name"]}
+        shown, which = grid.readable(ablation, scored)
+        others = scored.difference(shown)
+        found = [replace(p, left_out=which) if p.ablation == ablation["name"] and p.arm in others else p for p in found]
     if len({p.length / p.training_length for p in found}) < 2:
         raise UsageError(f"{sweep}: nothing is scored at more than one length (evaluation.lengths)")
     return sorted(found, key=lambda p: wanted.index(p.metric))
 
 
 def plot(found: Sequence[Point], note: str = "") -> Figure:
-    """One row an ablation, one panel a metric, lengths on a log axis, the training length as a dotted line."""
+    """One row an ablation, one panel a metric, lengths on a log axis, the training length as a dotted line. Of more arms
+    than can be told apart those that claims compare; a note names the others."""
     names = list(dict.fromkeys(p.ablation for p in found))
     metrics = list(dict.fromkeys(p.metric for p in found))
     about = f"mean over seeds ({grid.seeds([p.n for p in found])}) with its 95% interval; dotted: training length; "
     about += "grey dashes: chance (where in view); scales differ between panels"
+    left_out = grid.left_out(found)
+    found = [p for p in found if not p.left_out]
     with style.house_style():
-        letters = LETTERS // len(metrics)  # of titles beside each other, none of which may run into the next
-        titles = ["\n".join([*textwrap.wrap(m, letters), f"({scale_of(m).unit})"]) for m in metrics]
-        drawn, axes = grid.panels(names, titles, note, about)
+        # Titles beside each other may not run into the next, nor the last one into a legend higher than its panel.
+        letters = [LETTERS // len(metrics)] * (len(metrics) - 1) + [INSIDE // len(metrics)]
+        titles = [
+            "\n".join([*textwrap.wrap(m, n), f"({scale_of(m).unit})"]) for m, n in zip(metrics, letters, strict=True)
+        ]
+        drawn, axes = grid.panels(names, titles, note, about, *left_out)
         for row, name in enumerate(names):
             arms = list(dict.fromkeys(p.arm for p in found if p.ablation == name))
             for column, metric in enumerate(metrics):

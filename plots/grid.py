@@ -69,6 +69,14 @@ def readable(ablation: Mapping[str, Any], among: Collection[str] | None = None) 
     return shown, f"of {ablation['name']} the {len(shown)} of {len(arms)} arms {which}"
 
 
+def left_out(found: Sequence[Any]) -> list[str]:
+    """A note for each ablation of whose arms some are no line: which are, and the others' names. Each of `found` has an
+    `arm` and what `readable` says of it as `left_out` ("" for a line)."""
+    notes = dict.fromkeys(one.left_out for one in found if one.left_out)
+    names = {note: dict.fromkeys(one.arm for one in found if one.left_out == note) for note in notes}
+    return [f"{note}; left out, but in the CSV: {', '.join(arms)}" for note, arms in names.items()]
+
+
 def seeds(counts: Sequence[int]) -> str:
     """How many seeds stand behind the numbers: "n = 3" or "n = 1 to 3"."""
     low, high = min(counts), max(counts)

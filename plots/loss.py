@@ -100,10 +100,7 @@ def plot(curves: Sequence[Curve], metric: str = METRIC, note: str = "") -> Figur
     names = list(dict.fromkeys(c.ablation for c in curves))
     about = f"{metric}, nats a labelled token, mean over seeds ({grid.seeds([len(c.seeds) for c in curves])}); "
     about += "band: lowest to highest seed"
-    left_out = [
-        f"{which}; left out, but in the CSV: {', '.join(c.arm for c in curves if c.left_out == which)}"
-        for which in dict.fromkeys(c.left_out for c in curves if c.left_out)
-    ]
+    left_out = grid.left_out(curves)
     curves = [c for c in curves if not c.left_out]
     low, high = min(c.values.min() for c in curves), max(c.values.max() for c in curves)
     with style.house_style():

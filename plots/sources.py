@@ -61,6 +61,14 @@ def arms(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return list(distinct.values())
 
 
+def named_runs(root: Path, texts: Iterable[str]) -> list[RunFolder]:
+    """The runs that a command names, each once: a run named twice is not a second seed of itself."""
+    from mmctl.runs import RunFolder
+
+    found = (RunFolder.find(root, text) for text in texts)
+    return list({run.path.resolve(): run for run in found}.values())
+
+
 def run_of(arm: Mapping[str, Any], sweep: Path, seed: str | None = None) -> RunFolder | None:
     """The finished run behind an arm: that of `seed`, or of the first seed that has one. None when there is none."""
     from mmctl.runs import RunFolder

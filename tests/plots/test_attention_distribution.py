@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from dataclasses import replace
 
@@ -69,6 +70,22 @@ def test_titles_and_labels_stand_over_the_middle_of_their_panels():
         for text in (group._suptitle, group._supxlabel):
             box = text.get_window_extent()
             assert (box.x0 + box.x1) / 2 == pytest.approx(middle, abs=2.0)  # pixels
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["a-run", "seeds"])
+def test_no_title_is_cut_or_reaches_into_the_next(alone):
+    wide, name = flat("long-term", "short-term"), "mosaic-v1-34a50dbf/seed0"
+    found = [
+        ad.Distribution("wide", "m", "text", 40, 4, 8, wide),
+        *seeds_of(name, np.full((1 if alone else 2, 40), 0.025)),
+    ]
+    figure = ad.plot([*found, ad.Distribution(name.replace("v1", "v3"), "m", "text", 40, 4, 8, flat("attention"))])
+    figure.draw_without_rendering()
+    boxes = [group._suptitle.get_window_extent() for group in figure.subfigs[0].subfigs]
+    assert len(boxes) == 3
+    for left, right in itertools.pairwise(boxes):
+        assert left.x1 < right.x0
+    assert boxes[-1].x1 < figure.bbox.x1
 
 
 def seeds_of(name: str, curves: np.ndarray, *, memory: str = "attention", near: int = 8) -> list[ad.Distribution]:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from mmctl.cli.plot import app
 from mmctl.errors import UsageError
+from mmctl.plots import sources
 
 
 def run(*words: object):
@@ -24,6 +25,12 @@ def test_attention_distribution_of_named_runs(root, tmp_path):
     paths = [Path(line) for line in result.stdout.splitlines()]
     assert [p.suffix for p in paths] == [".png", ".pdf", ".csv", ".json"]
     assert all(p.is_file() and p.parent == tmp_path for p in paths)
+
+
+def test_a_run_named_twice_is_one_run(root):
+    folder = next(root.glob("mosaic-v2-*/seed0"))
+    for again in (f"{folder}", f"{folder}/", f"{folder.parent.name}/seed0"):
+        assert len(sources.named_runs(root, ["mosaic-v2", again])) == 1
 
 
 def test_without_names_the_newest_sweep_is_drawn_into_its_folder(root, sweep):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import warnings
 
 import numpy as np
 import pytest
 
 from mmctl.errors import MmctlError, UsageError
-from mmctl.plots import bandwidth, effects, extrapolation, grid, loss
+from mmctl.plots import bandwidth, effects, extrapolation, grid, loss, style
 
 
 def table(paths) -> list[dict[str, str]]:
@@ -27,6 +28,8 @@ def test_effects_are_the_claims_of_a_difference_in_panels_by_unit(sweep, tmp_pat
         "nats)", "points, logarithmic beyond ±5)"
     ]  # fmt: skip
     points = figure.axes[1]
+    ticks = list(points.get_xticks())
+    assert sorted(set(ticks)) == ticks
     assert [t.get_text() for t in points.texts] == ["reproduced", "no effect"]
     ours, published = (next(line for line in points.lines if line.get_marker() == m) for m in ("o", "D"))
     assert ours.get_xdata()[0] == pytest.approx(80.0)
@@ -93,29 +96,42 @@ def test_loss_curves_against_tokens_and_flops(sweep, tmp_path):
     assert {(row["tokens"], row["value"]) for row in rows} == {("1000", "2.5"), ("2000", "2.0"), ("3000", "1.5")}
 
 
-def test_of_many_arms_loss_draws_those_that_claims_compare_and_names_the_others(sweep, tmp_path):
+def many_arms(sweep) -> tuple[dict, dict]:
+    """(Results, their one ablation) with two arms more than can be told apart, and one that only changes the evaluation."""
     results = json.loads((sweep / "results.json").read_text())
     (ablation,) = results["ablations"] = [a for a in results["ablations"] if a["name"] == "transformer-masks"]
     mosaic = ablation["arms"][0]
     ablation["arms"] += [mosaic | {"name": f"arm{place}"} for place in range(grid.MOST)]
     ablation["arms"] += [mosaic | {"name": "removed", "evaluate": {"remove_long_term": True, "delay": None}}]
     ablation["claims"][0] |= {"treatment": "arm3", "control": "removed"}  # one arm has no training of its own
-    folder = sweep.parent / "many"
+    return results, ablation
+
+
+@pytest.mark.parametrize(("figure", "also"), [(loss, []), (extrapolation, ["removed"])], ids=["loss", "extrapolation"])
+def test_of_many_arms_a_figure_draws_those_that_claims_compare_and_names_the_others(figure, also, sweep, tmp_path):
+    results, ablation = many_arms(sweep)
+    folder, arms = sweep.parent / "many", grid.MOST + 2 + len(also)
     folder.mkdir(exist_ok=True)
     for claims, lines, said in (
-        (ablation["claims"][:1], ["arm3"], "the 1 of 14 arms that its claims compare"),
-        ([], ["mosaic", "transformer", *(f"arm{n}" for n in range(10))], "the 12 of 14 arms that come first"),
+        (ablation["claims"][:1], ["arm3", *also], f"the {1 + len(also)} of {arms} arms that its claims compare"),
+        ([], ["mosaic", "transformer", *(f"arm{n}" for n in range(10))], f"the 12 of {arms} arms that come first"),
     ):
         (folder / "results.json").write_text(json.dumps(results | {"ablations": [ablation | {"claims": claims}]}))
-        curves = loss.collect(folder)
-        assert len(curves) == grid.MOST + 2
-        figure = loss.plot(curves)
-        assert [text.get_text() for text in figure.axes[-1].get_legend().get_texts()] == lines
-        assert [len(axes.lines) for axes in figure.axes] == [len(lines)] * 2
-        note = figure.get_suptitle().replace("\n", " ")
-        left_out = [curve.arm for curve in curves if curve.arm not in lines]
+        collected = figure.collect(folder)
+        names = list(dict.fromkeys(one.arm for one in collected))
+        assert len(names) == arms
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # such as that its legend leaves no room for the panels
+            drawn = figure.plot(collected)
+            drawn.draw_without_rendering()
+        assert [text.get_text() for text in drawn.axes[-1].get_legend().get_texts()] == lines
+        looks = {style.series(place).colour for place in range(len(lines))}
+        for axes in drawn.axes:
+            assert {line.get_color() for line in axes.lines} - {style.MUTED, style.INK} == looks
+        note = drawn.get_suptitle().replace("\n", " ")
+        left_out = [arm for arm in names if arm not in lines]
         assert f"of transformer-masks {said}; left out, but in the CSV: {', '.join(left_out)}" in note
-        assert {row["arm"] for row in table(loss.draw(folder, tmp_path))} == {curve.arm for curve in curves}
+        assert {row["arm"] for row in table(figure.draw(folder, tmp_path))} == set(names)
 
 
 def test_bandwidth_is_that_of_the_checkpoint(root, sweep, tmp_path):
@@ -166,15 +182,17 @@ def test_results_of_another_form_say_how_to_bring_them_up_to_date(sweep, tmp_pat
 
 
 @pytest.mark.parametrize("columns", [1, 4, 5, 6])
-def test_titles_of_panels_do_not_run_into_each_other(columns):
-    metrics = ["icl/accuracy-last-quarter", "attention/flatness-far", "text/loss", "recall/accuracy-far", "a/b", "c/d"]
+def test_titles_of_panels_do_not_run_into_each_other_or_the_legend(columns):
+    metrics = ["attention/flatness-far", "text/loss", "recall/accuracy-far", "a/b", "c/d"]
     points = [
-        extrapolation.Point("x", "arm", metric, length, 64, 0.5, (0.4, 0.6), 3, None)
-        for metric in metrics[:columns]
+        extrapolation.Point("x", f"no-long-term-{arm}", metric, length, 64, 0.5, (0.4, 0.6), 3, None)
+        for metric in [*metrics[: columns - 1], "icl/accuracy-last-quarter"]
         for length in (64, 128)
+        for arm in range(grid.MOST)
     ]
     figure = extrapolation.plot(points)
     figure.draw_without_rendering()
     boxes = [axes._left_title.get_window_extent() for axes in figure.axes]
-    for left, right in itertools.pairwise(boxes):
+    legend = figure.axes[-1].get_legend().get_window_extent()
+    for left, right in itertools.pairwise([*boxes, legend]):
         assert left.x1 < right.x0
