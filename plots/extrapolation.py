@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 TITLE = "Scores against the length they are measured at"
 LABELS = 6
 """Lengths that have room beside each other under a panel."""
-LETTERS, INSIDE = 100, 60
-"""Of all titles of a row together; where none is wider than its panel."""
+LETTER, GAP = 0.062, 0.35
+"""Inches: a letter of a title, and the room between two panels."""
 HIGH = 70.0
 """Percent: panels whose scores all lie above show that part of the scale alone."""
 MAIN = ("accuracy-last-quarter", "accuracy", "loss", "flatness-far")
@@ -98,10 +98,12 @@ def plot(found: Sequence[Point], note: str = "") -> Figure:
     left_out = grid.left_out(found)
     found = [p for p in found if not p.left_out]
     with style.house_style():
-        # Titles beside each other may not run into the next, nor the last one into a legend higher than its panel.
-        letters = [LETTERS // len(metrics)] * (len(metrics) - 1) + [INSIDE // len(metrics)]
+        # Titles may not run into the next one, nor the last into a legend that is higher than its panel.
+        wide = (grid.WIDTH - 1.25 - 0.055 * max(len(p.arm) for p in found)) / len(metrics)
+        rooms = [wide] * (len(metrics) - 1) + [wide - GAP]
         titles = [
-            "\n".join([*textwrap.wrap(m, n), f"({scale_of(m).unit})"]) for m, n in zip(metrics, letters, strict=True)
+            "\n".join([*_lines(m, int(room / LETTER)), f"({scale_of(m).unit})"])
+            for m, room in zip(metrics, rooms, strict=True)
         ]
         drawn, axes = grid.panels(names, titles, note, about, *left_out)
         for row, name in enumerate(names):
@@ -113,6 +115,12 @@ def plot(found: Sequence[Point], note: str = "") -> Figure:
                     axes[row][column].set_xlabel("tokens", fontsize=7.5)
             grid.legend(axes[row][-1], arms)
     return drawn
+
+
+def _lines(metric: str, letters: int) -> list[str]:
+    """A metric's name in lines of so many letters, broken after "/" or "-"."""
+    lines = textwrap.wrap(metric.replace("/", "/ "), max(letters, 8))
+    return [line.replace("/ ", "/") for line in lines]
 
 
 def _spaced(lengths: Sequence[int]) -> list[str]:

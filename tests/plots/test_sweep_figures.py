@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import re
 import warnings
 
 import numpy as np
@@ -181,6 +182,9 @@ def test_results_of_another_form_say_how_to_bring_them_up_to_date(sweep, tmp_pat
         effects.collect(tmp_path)
 
 
+WORDS = ["", "icl", "accuracy", "last", "quarter", "attention", "flatness", "far", "text", "loss", "recall", *"abcd"]
+
+
 @pytest.mark.parametrize("columns", [1, 4, 5, 6])
 def test_titles_of_panels_do_not_run_into_each_other_or_the_legend(columns):
     metrics = ["attention/flatness-far", "text/loss", "recall/accuracy-far", "a/b", "c/d"]
@@ -193,6 +197,8 @@ def test_titles_of_panels_do_not_run_into_each_other_or_the_legend(columns):
     figure = extrapolation.plot(points)
     figure.draw_without_rendering()
     boxes = [axes._left_title.get_window_extent() for axes in figure.axes]
+    for line in "\n".join(axes.get_title(loc="left") for axes in figure.axes[: min(columns, 5)]).splitlines():
+        assert line.startswith("(") or all(word in WORDS for word in re.split("[/-]", line))
     legend = figure.axes[-1].get_legend().get_window_extent()
     for left, right in itertools.pairwise([*boxes, legend]):
         assert left.x1 < right.x0
