@@ -173,10 +173,14 @@ def print_json(value: Any) -> None:
 
 
 def wrong_option(error: Any) -> str:
-    """What is wrong with an option, in one line that names the nearest one."""
+    """What is wrong with the command line, in one line: of a wrong option the nearest one, of a missing word the
+    command's help."""
     from mmctl.errors import nearest
 
     given, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if type(error).__name__ == "MissingParameter" and context is not None and error.param is not None:
+        missing = error.param.metavar or error.param.name.upper()
+        return f"{missing}: is missing; see {context.command_path} --help"
     if type(error).__name__ != "NoSuchOption" or context is None:
         return " ".join(error.format_message().split())
     known = {name for param in context.command.get_params(context) for name in param.opts if name.startswith("-")}

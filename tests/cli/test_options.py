@@ -26,7 +26,8 @@ from mmctl.runs import RunFolder
         (["runs", "lst"], "Did you mean 'list'?"),
         (["trian"], "Did you mean 'train'?"),
         (["plot", "lss"], 'did you mean "loss"'),
-        (["runs", "show"], "Missing argument"),
+        (["runs", "show"], "mmctl: RUN: is missing; see mmctl runs show --help"),
+        (["plot", "shots"], "RUN...: is missing; see mmctl plot shots --help"),
         (["data", "inspect", "--tokens", "x"], "--tokens"),
     ],
 )
