@@ -107,9 +107,9 @@ def evaluation_keys(ctx: Any, incomplete: str) -> Found:
 @_quiet
 def suites(ctx: Any, incomplete: str) -> Found:
     from mmctl.cli.published import SUITES
-    from mmctl.evaluation.suites import DIMENSIONS
+    from mmctl.evaluation.suites import ATTENTION, DIMENSIONS
 
-    yield from (*DIMENSIONS, *SUITES)
+    yield from (*DIMENSIONS, ATTENTION, *SUITES)
 
 
 @_quiet

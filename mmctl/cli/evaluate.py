@@ -34,8 +34,8 @@ def evaluate(
         typer.Option(
             "--suite",
             "-s",
-            help="persistent, new-knowledge or in-context; or a published one: ruler, classification, lm-eval. Repeat it. "
-            "Default: the run's own.",
+            help="persistent, new-knowledge or in-context; attention (where the last query looks, with "
+            "evaluation.attention=N); or a published one: ruler, classification, lm-eval. Repeat it. Default: the run's own.",
             autocompletion=complete.suites,
         ),
     ] = None,
@@ -101,7 +101,7 @@ def evaluate(
     from mmctl.evaluation import file_stem, reported
     from mmctl.evaluation.corpora import check_corpora
     from mmctl.evaluation.report import print_scores
-    from mmctl.evaluation.suites import SUITES, settings_mark, tasks_of
+    from mmctl.evaluation.suites import ATTENTION, SUITES, settings_mark, tasks_of
     from mmctl.runs import RunFolder, runs_root
 
     folder = RunFolder.find(runs_root(runs), run)
@@ -118,12 +118,16 @@ def evaluate(
     else:
         named = named or suites_of(picked)
         for name in named:
-            if name not in SUITES:  # a wrong name is said before the model is loaded, beside all that there are
-                known = [*SUITES, *published.SUITES]
+            if name not in (
+                *SUITES,
+                ATTENTION,
+            ):  # a wrong name is said before the model is loaded, beside all there are
+                known = [*SUITES, ATTENTION, *published.SUITES]
                 raise UsageError(f'suite "{name}": no such suite{nearest(name, known, "suites")}')
         check_tasks(picked, named)
     config = with_overrides(own, overrides)
     changes.check(own)
+    check_attention(config.evaluation.attention, named, changes, "evaluation.attention" in parse_overrides(overrides))
 
     import torch
 
@@ -255,6 +259,24 @@ def check_tasks(tasks: Sequence[str], suites: Sequence[str]) -> None:
             raise UsageError(
                 f"--tasks {name}: belongs to suite {task_class(name).dimension}, not to {', '.join(suites)}"
             )
+
+
+def check_attention(near: int, suites: Sequence[str], changes: Changes, typed: bool) -> None:
+    """UsageError where attention is asked for, as a suite or by its setting (`typed`), and would not be measured."""
+    from mmctl.errors import UsageError
+    from mmctl.evaluation.suites import ATTENTION
+
+    key = f"evaluation.attention={near}"
+    if ATTENTION in suites and not near:
+        raise UsageError(
+            "--suite attention: expected evaluation.attention=N beside it, how many positions before the last count as near"
+        )
+    if (ATTENTION in suites or (typed and near)) and changes:
+        raise UsageError(
+            f"{key}: where the last query looks is measured of the model as it was trained, without changes"
+        )
+    if typed and near and suites and ATTENTION not in suites:
+        raise UsageError(f"{key}: measured by --suite attention, and here only {', '.join(suites)} would be")
 
 
 def mark_of(settings: Mapping[str, Any]) -> str:

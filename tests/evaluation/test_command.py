@@ -96,11 +96,11 @@ def test_where_the_last_query_looks_is_measured_beside_the_suites_and_of_the_tra
     assert "attention/flatness-far" in result.stdout
     assert {"attention+near=16", "in-context"} <= files(root, "former")
     before = files(root, "former")
-    found = json.loads(run(*words, "-s", "in-context", "--json").stdout)
-    assert [e["suite"] for e in found] == ["in-context"]
-    assert files(root, "former") == before  # the suites are measured as ever
-    removed = json.loads(run("tiny", "--runs", root, "--remove-long-term", "evaluation.attention=16", "--json").stdout)
-    assert "attention" not in [e["suite"] for e in removed]
+    found = json.loads(run(*words, "-s", "attention", "--json").stdout)
+    assert [e["suite"] for e in found] == ["attention"]
+    assert files(root, "former") == before
+    both = json.loads(run(*words, "-s", "attention", "-s", "in-context", "--json").stdout)
+    assert [e["suite"] for e in both] == ["attention", "in-context"]
 
 
 def test_a_run_in_progress_keeps_its_final_evaluation_free(root: Path) -> None:
@@ -156,6 +156,12 @@ def test_tasks_that_were_not_trained_on_are_measured_when_asked_for(root: Path) 
         (("tiny", "--device", "cuda:99"), "cuda:99"),
         (("former", "--remove-long-term"), "no long-term memory"),
         (("former", "m=4"), "no long-term memory"),
+        (("tiny", "-s", "attention"), "expected evaluation.attention=N"),
+        (("tiny", "-s", "attention", "evaluation.attention=4", "m=4"), "as it was trained, without changes"),
+        (("tiny", "--remove-long-term", "evaluation.attention=4"), "as it was trained, without changes"),
+        (("tiny", "-s", "in-context", "evaluation.attention=4"), "measured by --suite attention"),
+        (("tiny", "--tasks", "icl", "evaluation.attention=4"), "measured by --suite attention"),
+        (("tiny", "-s", "ruler", "evaluation.attention=4"), "measured by --suite attention"),
     ],
 )
 def test_wrong_input_is_one_line_and_writes_nothing(root: Path, arguments: tuple[str, ...], told: str) -> None:
@@ -248,7 +254,10 @@ def test_m_that_leaves_nothing_to_read_is_no_score(root: Path) -> None:
     assert "in-context+m=1000000" not in files(root, "tiny")
 
 
-@pytest.mark.parametrize(("wrong", "right"), [("in-contxt", "in-context"), ("ruller", "ruler"), ("lm_eval", "lm-eval")])
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("in-contxt", "in-context"), ("ruller", "ruler"), ("atention", "attention"), ("lm_eval", "lm-eval")],
+)
 def test_a_wrong_suite_is_named_with_the_nearest_of_all_there_are(wrong: str, right: str, root: Path) -> None:
     failed = run("tiny", "--runs", root, "-s", wrong, code=1)
     assert isinstance(failed.exception, UsageError)
