@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from mmctl.sweeps.launchers import Resources
     from mmctl.sweeps.plan import Plan
 
+STOPPED = "mmctl: stopped; the same command, typed again, goes on"
+"""Not in words to copy: a plan knows neither --runs and --jobs nor the settings of --at."""
+
 
 @dataclass(frozen=True)
 class Where:
@@ -122,7 +125,7 @@ def run(plan: Plan, root: Path, where: Where, as_json: bool, options: Options) -
             place.close()
             if outcome.stopped_by is not None:
                 tracked.finish("interrupted", [])
-                print(f"mmctl: stopped; the same command goes on: {plan.command()}", file=sys.stderr)
+                print(STOPPED, file=sys.stderr)
                 return outcome.exit_code
             if not resting:
                 print("mmctl: writing the report and its figures", file=sys.stderr)

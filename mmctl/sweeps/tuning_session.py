@@ -57,7 +57,7 @@ def _try(plan: Plan, trials: Plan, root: Path, where: Where, options: Options) -
             place.close()
             if outcome.stopped_by is not None:
                 tracked.finish("interrupted", [])
-                print(f"mmctl: stopped; the same command goes on: {plan.command()}", file=sys.stderr)
+                print(session.STOPPED, file=sys.stderr)
             elif not resting:
                 tracked.finish("finished", [])
     return outcome.exit_code, outcome.failures

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_runs import SMALL
 
-from mmctl.sweeps import launchers, progress, session, tuning, tuning_session
+from mmctl.sweeps import execute, launchers, progress, session, tuning, tuning_session
 from mmctl.sweeps.matrix import load
 from mmctl.sweeps.plan import Plan
 from mmctl.sweeps.profiles import profile
@@ -47,6 +47,22 @@ def printed(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
 
 def run(plan: Plan, root: Path, **options: Any) -> int:
     return tuning_session.run(plan, root, Where(jobs=1), True, Options(**options))
+
+
+@pytest.mark.parametrize("does", [tuning_session, session], ids=["trials", "sweep"])
+def test_what_stopped_names_no_command_that_is_another(
+    does: Any,
+    plan: Callable[[], Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(execute.Sweep, "run", lambda self: execute.Outcome(130, 0, 0, [], 2))
+    assert does.run(plan(), tmp_path / "runs", Where(jobs=1), True, Options()) == 130
+    said = [line for line in printed(capsys)[1].splitlines() if "stopped" in line]
+    assert said == [
+        "mmctl: stopped; the same command, typed again, goes on"
+    ]  # which --runs, --jobs or --at it had, too
 
 
 def test_trials_choice_and_sweep_are_one_command_that_does_nothing_twice(
