@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmctl.errors import MmctlError, UsageError
-from mmctl.runs import checkpoints, files, making, metrics, names, status, stored
+from mmctl.runs import checkpoints, files, forms, making, metrics, names, status, stored
 from mmctl.runs.lock import Lock, beating, say
 from mmctl.runs.redaction import redact
 
@@ -272,7 +272,7 @@ class RunFolder:
     def evaluation(self, stem: str) -> dict[str, Any] | None:
         """None if it was not made; MmctlError if its file is damaged."""
         path = self.path / "eval" / f"{stem}.json"
-        return files.read_object(path) if path.exists() else None
+        return forms.read_evaluation(path) if path.exists() else None
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """All of them by stem, in order of name."""

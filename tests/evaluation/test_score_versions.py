@@ -15,10 +15,13 @@ from mmctl.config import Config
 from mmctl.data import BUILT_IN, build_task
 from mmctl.data.icl import InContext
 from mmctl.data.recall import Recall
+from mmctl.errors import MmctlError
 from mmctl.evaluation import evaluate, find_evaluation, lacks_evaluation, versions
 from mmctl.evaluation.changes import AS_TRAINED
+from mmctl.evaluation.suites import settings_dict
 from mmctl.runs import RunFolder
 from mmctl.sweeps import scores
+from mmctl.training import work
 from mmctl.training.run import execute
 
 USUAL = {"accuracy", "loss"}
@@ -129,3 +132,24 @@ def test_what_is_measured_now_records_the_version_of_every_task(monkeypatch: pyt
     assert versions.outdated(made) == []
     monkeypatch.setattr(InContext, "since", {**InContext.since, "loss": 3})
     assert versions.outdated(made) == ["icl/loss"]
+
+
+@pytest.mark.parametrize("key", ["settings", "scores", "tasks", "scored"])
+@pytest.mark.parametrize("content", [None, 5, "icl", [1, 2], {"icl": None}, {"icl": "two"}, {"icl": [1]}], ids=repr)
+def test_an_evaluation_of_another_form_is_damaged_wherever_it_is_read(
+    key: str, content: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = quick_config("model.layers=1", "data.mixture={icl: 1}", "evaluation.examples=4")
+    folder = RunFolder.create(tmp_path, config, [])
+    settings = settings_dict(config, suite="in-context")
+    whole = {"suite": "in-context", "settings": settings, "scores": {}, "tasks": {"icl@1x": {}}, "scored": {"icl": 2}}
+    folder.write_evaluation("in-context", whole)
+    assert not lacks_evaluation(folder, config, "in-context")
+    folder.write_evaluation("in-context", whole | {key: content})
+    assert lacks_evaluation(folder, config, "in-context")
+    work.say_outdated(folder, config)
+    assert capsys.readouterr().err == ""
+    if key != "settings" or not isinstance(content, dict):  # other settings are another evaluation
+        with pytest.raises(MmctlError, match=f'in-context.json: damaged, "{key}" is not') as caught:
+            find_evaluation(folder, config, "in-context")
+        assert "\n" not in str(caught.value)
