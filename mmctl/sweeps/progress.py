@@ -83,7 +83,8 @@ def _row(asked: Asked, folder: RunFolder | None, root: Path) -> dict[str, Any]:
     if row["state"] == "finished":
         result = folder.result()
         row |= {"step": result.get("steps"), "steps": result.get("steps"), "reason": None}
-        row |= {"loss": _number(result.get("train_loss")), "seconds": _number(result.get("seconds"))}
+        loss = result.get("train_loss", last.get("loss"))  # a model chosen among checkpoints has none of its own
+        row |= {"loss": _number(loss), "seconds": _number(result.get("seconds"))}
         return row
     if row["steps"] is None:
         with contextlib.suppress(MmctlError, KeyError, TypeError):

@@ -60,6 +60,21 @@ def test_every_state_is_shown_with_progress_loss_and_time_left(make_plan, fakes,
     assert "4 more" in str(few.caption)
 
 
+def test_a_finished_run_has_its_results_loss_or_where_a_model_was_chosen_the_last_one_logged(
+    make_plan, fakes, tmp_path: Path
+) -> None:
+    plan = make_plan(["bandwidth"], seeds=[0])
+    for run, result in zip(
+        plan.runs(), ({"train_loss": 1.25}, {"selected": {"step": 5}}, {"train_loss": None}), strict=False
+    ):
+        folder = RunFolder.create(tmp_path, run.config)
+        folder.append_metrics(10, {"loss": 2.5})
+        with folder.lock():
+            folder.write_result({"steps": 10, **result})
+    rows = progress.look(plan.name, progress.of_plan(plan), tmp_path)["runs"]
+    assert [(row["state"], row["loss"]) for row in rows] == [("finished", 1.25), ("finished", 2.5), ("finished", None)]
+
+
 def test_a_sweep_is_found_by_its_folder_without_making_its_plan_again(make_plan, tmp_path: Path) -> None:
     plan = make_plan(["bandwidth"], seeds=[0, 3])
     fixed = manifest.write(plan, tmp_path, {})
