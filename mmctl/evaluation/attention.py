@@ -165,8 +165,14 @@ def attend(model: Any, config: Config, device: Any = "cpu", settings: Any = None
     task = usual_task(config)
     content = build_task(task, config.data).fingerprint()
     for multiple in settings.lengths:
+        length = multiple * config.data.length
+        if peak_begin(length, settings.attention) < 2:  # all would lie near, whatever the model
+            skipped[f"{ATTENTION}@{multiple}x"] = (
+                f"evaluation.attention={settings.attention} leaves nothing far in {length}"
+            )
+            continue
         try:
-            tokens = held_out(config, task, settings.examples, multiple * config.data.length, settings.seed)
+            tokens = held_out(config, task, settings.examples, length, settings.seed)
             found, count = measure_on(model, tokens, device)
         except UsageError as error:  # too long for the corpus, or a model without weights to look at
             skipped[f"{ATTENTION}@{multiple}x"] = str(error)

@@ -206,3 +206,14 @@ def test_what_is_too_long_for_the_corpus_is_said_and_the_rest_is_measured(tmp_pa
     found = evaluate(models.build(config), config, ATTENTION)  # type: ignore[arg-type]
     assert "attention/flatness-far@1x" in found["scores"]
     assert list(found["skipped"]) == ["attention@64x"]
+
+
+@pytest.mark.parametrize(("near", "measured"), [(61, ["1x", "2x"]), (62, ["2x"]), (125, ["2x"]), (126, []), (5000, [])])
+def test_where_everything_is_near_nothing_is_a_score(near: int, measured: list[str]) -> None:
+    words = ["model.layers=1", "data.length=64", "evaluation.lengths=[1,2]", "evaluation.examples=2"]
+    config = quick_config(*words, f"evaluation.attention={near}")
+    found = attention.attend(models.build(config), config)
+    assert list(found["panels"]) == measured
+    assert {name.rpartition("@")[2] for name in found["scores"]} == set(measured)
+    assert all("leaves nothing far in" in why for why in found["skipped"].values())
+    assert len(found["skipped"]) == 2 - len(measured)
