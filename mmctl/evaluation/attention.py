@@ -168,7 +168,7 @@ def attend(model: Any, config: Config, device: Any = "cpu", settings: Any = None
         length = multiple * config.data.length
         if peak_begin(length, settings.attention) < 2:  # all would lie near, whatever the model
             skipped[f"{ATTENTION}@{multiple}x"] = (
-                f"evaluation.attention={settings.attention} leaves nothing far in {length}"
+                f"evaluation.attention={settings.attention} leaves nothing far in {length} tokens"
             )
             continue
         try:
