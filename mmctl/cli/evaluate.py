@@ -103,6 +103,7 @@ def evaluate(
     from mmctl.evaluation.report import print_scores
     from mmctl.evaluation.suites import ATTENTION, SUITES, settings_mark, tasks_of
     from mmctl.runs import RunFolder, runs_root
+    from mmctl.runs.memory import check_lengths
 
     folder = RunFolder.find(runs_root(runs), run)
     own = folder.config()
@@ -135,6 +136,8 @@ def evaluate(
     from mmctl.training.run import load_trained, pick_device
 
     place = pick_device(device)
+    if place == "cpu" and not special:
+        check_lengths(config)
     torch.set_num_threads(config.training.threads)
     suites = named or reported(config, changes)
     check_corpora(folder, config, [] if special else picked or [t for name in suites for t in tasks_of(config, name)])

@@ -8,10 +8,12 @@ machine, never what a run computes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mmctl.errors import UsageError
 from mmctl.runs.preflight import memory, size
 
 if TYPE_CHECKING:
@@ -79,6 +81,25 @@ def estimate(config: Config) -> Need:
     tokens = max(config.evaluation.batch_tokens, longest) if longest else 0
     evaluation = int(FORWARD * tokens * (A_LOGIT * data.vocabulary + layer))
     return Need(TRAINED * parameters, OPTIMIZER * parameters, training, evaluation)
+
+
+def check_lengths(config: Config) -> None:
+    """UsageError where scoring the longest of evaluation.lengths cannot fit this machine's memory, with the longest that
+    would: without it the process would be killed, after its training."""
+    from dataclasses import replace
+
+    def need(multiple: int) -> int:
+        return estimate(replace(config, evaluation=replace(config.evaluation, lengths=[multiple]))).evaluation
+
+    have, longest = memory(), max(config.evaluation.lengths, default=1)
+    if have is None or need(longest) <= have:
+        return
+    fits = bisect_right(range(longest), have, key=need) - 1
+    most = f"; expected at most {fits}" if fits > 0 else ""
+    raise UsageError(
+        f"evaluation.lengths: {longest} ({longest * config.data.length:,} tokens) needs about {size(need(longest))}, this "
+        f"machine has {size(have)} of memory{most}"
+    )
 
 
 def fitting(config: Config, limit: float, least: int = 0) -> str:

@@ -95,7 +95,7 @@ def execute(
             if not work.missing_suites(run, config):
                 return _nothing_to_do(run, ranks)
         device = ranks.device(config.operation.device)
-        _check_memory(config)
+        _check_memory(config, device)
         run = run or _create(root, config, overrides)
         listener = _logged(listener, run)
         with run.lock(), Terminable() as signals:
@@ -178,9 +178,10 @@ def _logged(listener: Listener, run: RunFolder) -> Listener:
     return both
 
 
-def _check_memory(config: Config) -> None:
+def _check_memory(config: Config, device: str) -> None:
     """UsageError for a model or a step's tokens that this machine's memory can never hold, before anything is made."""
     from mmctl.models import flops
+    from mmctl.runs.memory import check_lengths
     from mmctl.runs.preflight import memory, size
 
     have = memory()
@@ -192,6 +193,8 @@ def _check_memory(config: Config) -> None:
     ):
         if have is not None and need > have:
             raise UsageError(f"{what} {size(need)}, this machine has {size(have)} of memory")
+    if device == "cpu":
+        check_lengths(config)
 
 
 def _mirror(run: RunFolder, config: Config, parent_run_id: str | None, tags: dict[str, str] | None) -> Mirror | None:
