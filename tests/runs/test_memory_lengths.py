@@ -29,7 +29,7 @@ def test_the_longest_that_fits_is_named_and_fits(monkeypatch: pytest.MonkeyPatch
 
 def test_nothing_is_proposed_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory", lambda: MIB)
-    with pytest.raises(UsageError, match="of memory$"):
+    with pytest.raises(UsageError, match=r"of memory$"):
         memory.check_lengths(load("smoke", []))
 
 
