@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +116,26 @@ def collect(sweep: Path, metric: str, convention: str) -> tuple[list[Run], int]:
             f"{sweep}: arms are scored at different contexts {sorted(contexts)}, which share no FLOPs axis"
         )
     return runs, contexts.pop()
+
+
+def usual_metric(sweep: Path) -> str:
+    """The score most claims of a sweep are about: an accuracy where there is one; of equally many, the first claimed.
+
+    UsageError, with the scores there are to choose from, where no claim is about a score that an arm has.
+    """
+    from mmctl.sweeps.metrics import SCORE
+
+    results = sources.read_results(sweep)
+    scores = sorted({name for arm in sources.arms(results) for name in arm["scores"] if SCORE.fullmatch(name)})
+    if not scores:
+        raise UsageError(f"{sweep.name}: no arm has a score yet")
+    claimed = Counter(claim["metric"] for ablation in results["ablations"] for claim in ablation["claims"])
+    about = [metric for metric, _ in claimed.most_common() if metric in scores]
+    if not about:
+        shortest = min(scores, key=lambda name: int(name.rpartition("@")[2].removesuffix("x"))).rpartition("@")[2]
+        there = ", ".join(name for name in scores if name.endswith(f"@{shortest}"))
+        raise UsageError(f"{sweep.name}: none of its claims is about a score; choose one with --metric: {there}")
+    return next((metric for metric in about if "/accuracy" in metric), about[0])
 
 
 def families(results: Mapping[str, Any]) -> dict[str, str]:

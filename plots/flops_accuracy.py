@@ -21,7 +21,7 @@ from mmctl.sweeps.reporting.words import large
 from mmctl.sweeps.units import scale_of
 
 from . import sources, style
-from .cost_points import Point, Run, chance_of, collect, points
+from .cost_points import Point, Run, chance_of, collect, points, usual_metric
 from .published_scores import PUBLISHED, PUBLISHED_AT, published_cost
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ __all__ = ["Point", "Run", "collect", "command", "draw", "draw_sweep", "plot", "
 TITLE = "Accuracy against forward FLOPs per token"
 AGAINST = {"flops": TITLE, "parameters": "Accuracy against parameters"}
 """What the x axis may be, and the figure's title then."""
-METRIC = "icl/accuracy-last-quarter@1x"
-"""The in-context score that the ablations make claims about."""
 WIDTH = 7.4
 """Inches."""
 LABEL = 44
@@ -243,11 +241,12 @@ def _side_by_side(costs: Sequence[float]) -> list[float]:
 
 
 def draw(
-    sweep: Path, directory: Path, metric: str = METRIC, convention: str = "executed", against: str = "flops"
+    sweep: Path, directory: Path, metric: str | None = None, convention: str = "executed", against: str = "flops"
 ) -> dict[str, Path]:
-    """Collect, draw and save the figure of a sweep. Returns the paths by kind."""
+    """Collect, draw and save the figure of a sweep. metric: None for `usual_metric`. Returns the paths by kind."""
     if against not in AGAINST:
         raise UsageError(f'--against "{against}": no such axis{nearest(against, AGAINST, "axes")}')
+    metric = usual_metric(sweep) if metric is None else metric
     runs, context = collect(sweep, metric, convention)
     found = points(runs)
     said: dict[str, Any] = {"metric": metric, "convention": convention, "context": context}
@@ -272,7 +271,14 @@ def draw_sweep(sweep: Path, directory: Path) -> dict[str, Path]:
 
 def command(
     sweep: Sweep = None,
-    metric: Annotated[str, typer.Option("--metric", help="Score on the y axis, as results.json names it.")] = METRIC,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            help="Score on the y axis, as results.json names it (default: the accuracy most of the sweep's claims are about).",
+            show_default=False,
+        ),
+    ] = None,
     convention: Annotated[
         str, typer.Option("--convention", help="How our FLOPs are counted: executed or published.")
     ] = "executed",

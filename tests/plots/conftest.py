@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,41 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def sweep(root: Path) -> Path:
     return root / "sweeps" / "smoke-00000000"
+
+
+@pytest.fixture
+def own_root(root: Path, tmp_path: Path) -> Path:
+    """A runs folder of the test's own to draw into and to add sweeps to: the same runs, and a copy of the sweep."""
+    folder = tmp_path / "runs"
+    own = folder / "sweeps" / "smoke-00000000"
+    own.mkdir(parents=True)
+    for entry in root.iterdir():
+        if entry.name != "sweeps":
+            (folder / entry.name).symlink_to(entry)
+    (own / "results.json").write_text((root / "sweeps" / own.name / "results.json").read_text())
+    return folder
+
+
+@pytest.fixture
+def own_sweep(own_root: Path) -> Path:
+    return own_root / "sweeps" / "smoke-00000000"
+
+
+@pytest.fixture(autouse=True)
+def what_tests_share_stays_as_it_is(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests pass in any order: none may leave anything in the folder that all read, such as a newest sweep."""
+    if "root" not in request.fixturenames:
+        yield
+        return
+    shared = request.getfixturevalue("root")
+
+    def content() -> dict[str, tuple[int, int]]:
+        found = {path: path.stat() for path in sorted(shared.rglob("*"))}
+        return {
+            str(path.relative_to(shared)): (s.st_size, s.st_mtime_ns if path.is_file() else 0)
+            for path, s in found.items()
+        }
+
+    before = content()
+    yield
+    assert content() == before, "a test changed the shared runs folder; own_root is for that"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 
 import pytest
 from scipy import stats
@@ -12,6 +13,8 @@ from mmctl.models.flops import flops_per_token
 from mmctl.plots import flops_accuracy as fa
 from mmctl.plots import sources
 from mmctl.runs import RunFolder
+
+METRIC = "icl/accuracy-last-quarter@1x"
 
 
 def test_points_are_means_with_t_intervals_over_seeds():
@@ -24,7 +27,7 @@ def test_points_are_means_with_t_intervals_over_seeds():
 
 
 def test_the_interval_is_that_of_the_results(sweep):
-    runs, _ = fa.collect(sweep, fa.METRIC, "executed")
+    runs, _ = fa.collect(sweep, METRIC, "executed")
     mosaic = next(p for p in fa.points(runs) if p.arm == "mosaic-v2")
     assert mosaic.interval == pytest.approx((0.85, 0.95))  # as the conftest made it up, not the seeds' own t interval
 
@@ -58,12 +61,12 @@ def test_the_figure_marks_conventions_and_published_points(sweep, tmp_path):
     assert all(row["low"] == "" and row["n"] == "" for row in published)
     large = next(row for row in published if row["arm"] == "mosaic v2 large")
     assert (float(large["value"]), round(float(large["flops_per_token"]) / 1e9, 1)) == (53.4, 27.4)
-    runs, context = fa.collect(sweep, fa.METRIC, "published")
-    figure = fa.plot(fa.points(runs), metric=fa.METRIC, convention="published", context=context, chance=0.125)
+    runs, context = fa.collect(sweep, METRIC, "published")
+    figure = fa.plot(fa.points(runs), metric=METRIC, convention="published", context=context, chance=0.125)
     ours, theirs = figure.axes
     assert 12.5 in {line.get_ydata()[0] for line in ours.lines if len(set(line.get_ydata())) == 1}
     assert "chance 12.5%" in {text.get_text() for text in ours.texts}
-    assert ours.get_ylabel() == f"{fa.METRIC} (%)"
+    assert ours.get_ylabel() == f"{METRIC} (%)"
     assert "convention: published" in ours.get_xlabel()
     assert (ours.get_title(loc="left"), theirs.get_title(loc="left")) == ("this laboratory", "as published")
 
@@ -78,9 +81,9 @@ def test_no_two_points_hide_each_other():
 def test_parameters_can_be_the_axis(sweep, tmp_path):
     paths = fa.draw(sweep, tmp_path, against="parameters")
     assert paths["png"].name == "params-accuracy-icl-accuracy-last-quarter-1x.png"
-    runs, context = fa.collect(sweep, fa.METRIC, "executed")
+    runs, context = fa.collect(sweep, METRIC, "executed")
     found = fa.points(runs)
-    about = {"metric": fa.METRIC, "convention": "executed", "context": context}
+    about = {"metric": METRIC, "convention": "executed", "context": context}
     figure = fa.plot(found, **about, against="parameters")
     ours, theirs = figure.axes
     assert (ours.get_xlabel().partition("\n")[0], theirs.get_xlabel()) == (
@@ -106,7 +109,7 @@ def test_wrong_names_are_one_clear_line(root, sweep, tmp_path):
     with pytest.raises(UsageError, match=r'--against "params".* did you mean "parameters"'):
         fa.draw(sweep, tmp_path, against="params")
     with pytest.raises(UsageError, match="executed"):
-        fa.collect(sweep, fa.METRIC, "exekuted")
+        fa.collect(sweep, METRIC, "exekuted")
     with pytest.raises(UsageError, match="smoke-00000000"):
         sources.find_sweep(root, "smoke-0000000")
     with pytest.raises(UsageError, match="mmctl ablate"):
@@ -122,3 +125,43 @@ def test_long_labels_get_fewer_columns_and_the_legend_stays_inside_the_figure():
     assert box.x0 >= 0
     assert box.x1 <= figure.bbox.x1
     assert box.y0 >= 0
+
+
+@pytest.mark.parametrize(
+    ("claimed", "drawn"),
+    [
+        (["recall/accuracy@1x", "icl/accuracy@1x", "icl/accuracy@1x"], "icl/accuracy@1x"),
+        (["recall/accuracy@1x", "icl/accuracy@1x"], "recall/accuracy@1x"),  # of equally many, the first
+        (["text/loss@1x", "text/loss@1x", "recall/accuracy@1x"], "recall/accuracy@1x"),  # an accuracy
+        (["train_loss", "train_loss", "text/loss@1x", "stream/accuracy@1x"], "text/loss@1x"),  # no arm has the last
+    ],
+    ids=["most", "first", "accuracy", "loss"],
+)
+def test_without_a_metric_the_score_that_most_claims_are_about_is_drawn(own_sweep, claimed, drawn):
+    scores = ("icl/accuracy@1x", "recall/accuracy@1x", "text/loss@1x", "train_loss")
+    claimed_sweep(own_sweep, claimed, scores)
+    assert fa.usual_metric(own_sweep) == drawn
+    rows = list(csv.DictReader(fa.draw_sweep(own_sweep, own_sweep)["csv"].open()))
+    assert {row["metric"] for row in rows if row["source"] == "ours"} == {drawn}
+
+
+def test_where_no_claim_is_about_a_score_there_are_some_to_choose_from(own_sweep):
+    """And nothing is said of a metric that nobody asked for."""
+    claimed_sweep(own_sweep, ["train_loss"], ("text/loss@1x", "recall/accuracy@1x", "recall/accuracy@4x", "train_loss"))
+    with pytest.raises(UsageError) as caught:
+        fa.draw_sweep(own_sweep, own_sweep)
+    assert str(caught.value).endswith("choose one with --metric: recall/accuracy@1x, text/loss@1x")
+    claimed_sweep(own_sweep, ["train_loss"], ("train_loss",))
+    with pytest.raises(UsageError, match="no arm has a score yet"):
+        fa.draw_sweep(own_sweep, own_sweep)
+
+
+def claimed_sweep(sweep, claimed, scores) -> None:
+    """Gives the sweep claims about `claimed`, and arms that have only `scores`."""
+    results = json.loads((sweep / "results.json").read_text())
+    (ablation,) = results["ablations"] = [a for a in results["ablations"] if a["name"] == "transformer-masks"]
+    ablation["claims"] = [ablation["claims"][0] | {"metric": metric} for metric in claimed]
+    for arm in ablation["arms"]:
+        (value, *_) = arm["scores"].values()
+        arm["scores"] = dict.fromkeys(scores, value)
+    (sweep / "results.json").write_text(json.dumps(results))

@@ -33,10 +33,10 @@ def test_a_run_named_twice_is_one_run(root):
         assert len(sources.named_runs(root, ["mosaic-v2", again])) == 1
 
 
-def test_without_names_the_newest_sweep_is_drawn_into_its_folder(root, sweep):
-    assert run("attention-distribution", "--runs", root, "--sequences", 4).exit_code == 0
-    assert run("flops-accuracy", "--runs", root).exit_code == 0
-    names = {p.name for p in (sweep / "figures").glob("*.png")}
+def test_without_names_the_newest_sweep_is_drawn_into_its_folder(own_root, own_sweep):
+    assert run("attention-distribution", "--runs", own_root, "--sequences", 4).exit_code == 0
+    assert run("flops-accuracy", "--runs", own_root).exit_code == 0
+    names = {p.name for p in (own_sweep / "figures").glob("*.png")}
     assert names == {
         "attention-distribution-transformer-mosaic-v2-t64.png",
         "flops-accuracy-icl-accuracy-last-quarter-1x-executed.png",

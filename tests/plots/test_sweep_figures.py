@@ -109,9 +109,9 @@ def many_arms(sweep) -> tuple[dict, dict]:
 
 
 @pytest.mark.parametrize(("figure", "also"), [(loss, []), (extrapolation, ["removed"])], ids=["loss", "extrapolation"])
-def test_of_many_arms_a_figure_draws_those_that_claims_compare_and_names_the_others(figure, also, sweep, tmp_path):
-    results, ablation = many_arms(sweep)
-    folder, arms = sweep.parent / "many", grid.MOST + 2 + len(also)
+def test_of_many_arms_a_figure_draws_those_that_claims_compare_and_names_the_others(figure, also, own_sweep, tmp_path):
+    results, ablation = many_arms(own_sweep)
+    folder, arms = own_sweep.parent / "many", grid.MOST + 2 + len(also)
     folder.mkdir(exist_ok=True)
     for claims, lines, said in (
         (ablation["claims"][:1], ["arm3", *also], f"the {1 + len(also)} of {arms} arms that its claims compare"),

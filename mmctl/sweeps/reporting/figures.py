@@ -27,8 +27,8 @@ SEEN = {
     "loss": "A row for each ablation: training loss against training tokens on the left and against training FLOPs on the "
     "right, one line with a band from the lowest to the highest seed for each arm.",
     "bandwidth": "Beta against the number of stored pairs for each head, and the learned exponent alpha by layer.",
-    "flops-accuracy": "Left: the in-context score against forward FLOPs per token, one point with its 95% interval for each "
-    "arm. Right: the published points.",
+    "flops-accuracy": "Left: the score that most claims are about against forward FLOPs per token, one point with its 95% "
+    "interval for each arm. Right: the published points.",
     "shots": "One panel for each task: accuracy against the number of demonstrations of the class seen before, one line with "
     "a band of its 95% interval for each model, chance as grey dashes.",
     "fine-tuning": "One panel for each task: the score at the longer context against the steps of fine-tuning there, one line "
