@@ -69,7 +69,8 @@ def collect(runs: Sequence[RunFolder], tasks: Sequence[str] = ()) -> list[Cell]:
     cells = [cell for cell in found.values() if not tasks or cell.task in tasks]
     if not cells:
         raise UsageError(
-            f"{', '.join(run.label for run in runs)}: no scores by depth; first mmctl eval RUN --suite ruler, or --tasks passkey"
+            f"{', '.join(run.label for run in runs)}: no scores by depth (suite ruler, task passkey); first "
+            f"mmctl eval {sources.typed(runs[0])} --tasks passkey"
         )
     return cells
 

@@ -65,7 +65,7 @@ def collect(runs: Sequence[RunFolder], tasks: Sequence[str] = ()) -> list[Point]
                     )
                     found.add(run.label, match, score["value"], score, about.get("chance"))
     names = ", ".join(run.label for run in runs)
-    return found.points(tasks, f"{names}: no scores by shots; first mmctl eval RUN --suite in-context")
+    return found.points(tasks, f"{names}: no scores by shots; first mmctl eval {sources.typed(runs[0])} --tasks icl")
 
 
 def collect_sweep(sweep: Path, tasks: Sequence[str] = ()) -> list[Point]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -67,6 +68,13 @@ def named_runs(root: Path, texts: Iterable[str]) -> list[RunFolder]:
 
     found = (RunFolder.find(root, text) for text in texts)
     return list({run.path.resolve(): run for run in found}.values())
+
+
+def typed(run: RunFolder) -> str:
+    """A run as a command that is to be typed names it: short where commands look for runs unasked, else its folder."""
+    from mmctl.runs import runs_root
+
+    return run.label if run.path.parent.parent == runs_root() else shlex.quote(str(run.path))
 
 
 def run_of(arm: Mapping[str, Any], sweep: Path, seed: str | None = None) -> RunFolder | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,14 +124,7 @@ def sweep(root: Path) -> Path:
 @pytest.fixture
 def own_root(root: Path, tmp_path: Path) -> Path:
     """A runs folder of the test's own to draw into and to add sweeps to: the same runs, and a copy of the sweep."""
-    folder = tmp_path / "runs"
-    own = folder / "sweeps" / "smoke-00000000"
-    own.mkdir(parents=True)
-    for entry in root.iterdir():
-        if entry.name != "sweeps":
-            (folder / entry.name).symlink_to(entry)
-    (own / "results.json").write_text((root / "sweeps" / own.name / "results.json").read_text())
-    return folder
+    return Path(shutil.copytree(root, tmp_path / "runs"))
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +23,7 @@ def score(value: float, n: int = 10) -> dict[str, Any]:
 
 def run(label: str, *evaluations: dict[str, Any]) -> Any:
     made = {str(i): {"changes": {}, "settings": {}, "tasks": {}} | e for i, e in enumerate(evaluations)}
-    return SimpleNamespace(label=label, evaluations=lambda: made)
+    return SimpleNamespace(label=label, path=Path("/runs/x-01234567/seed0"), evaluations=lambda: made)
 
 
 EPISODES = {
@@ -117,7 +119,7 @@ def test_of_two_evaluations_the_larger_is_drawn() -> None:
 
 
 def test_what_is_missing_is_said_with_what_would_make_it() -> None:
-    with pytest.raises(UsageError, match="no scores by depth; first mmctl eval RUN --suite ruler"):
+    with pytest.raises(UsageError, match=r"no scores by depth \(suite ruler, task passkey\); first mmctl eval "):
         depth.collect([run("a", EPISODES)])
     with pytest.raises(UsageError, match=r'--task "paskey".*"passkey"'):
         depth.collect([run("a", DEPTHS)], ["paskey"])
@@ -125,3 +127,33 @@ def test_what_is_missing_is_said_with_what_would_make_it() -> None:
         shots.collect([run("a", DEPTHS)])
     with pytest.raises(UsageError, match=r'--task "icll".*"icl"'):
         shots.collect([run("a", EPISODES)], ["icll"])
+
+
+@pytest.mark.parametrize("figure", ["shots", "depth"])
+def test_what_is_said_to_make_the_scores_makes_them_as_typed(
+    figure: str, own_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a run that was not trained on what the figure shows, wherever its folder lies."""
+    from mmctl.cli import main
+
+    def typed(*words: str) -> str:
+        """What the command complains about."""
+        monkeypatch.setattr("sys.argv", ["mmctl", *words])
+        try:
+            main()
+        except SystemExit as stop:
+            assert stop.code
+            return capsys.readouterr().err
+        return ""
+
+    draw = ("plot", figure, "mosaic-v2", "--runs", str(own_root))
+    for usual in (own_root.parent / "elsewhere", own_root):
+        monkeypatch.setenv("MMCTL_RUNS", str(usual))
+        advice = re.search(r"first mmctl (eval .+)$", typed(*draw).strip())
+        assert advice is not None
+        words = shlex.split(advice[1])
+        few = ("evaluation.lengths=[1,8]", "evaluation.examples=4", "evaluation.minimum_examples=2")
+        assert typed(*words, *few) == ""
+        assert typed(*draw) == ""
+        for made in own_root.glob("mosaic-v2-*/seed0/eval/*"):  # so that the next is refused again
+            made.unlink()
