@@ -11,6 +11,7 @@ Runs of one configuration are drawn as one: their mean, with a band of its 95% i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,9 +63,12 @@ def draw_sweep(sweep: Path, directory: Path, **options: Any) -> dict[str, Path]:
     if arms:
         names = {arm["identity"]: arm["label"] for arm in arms}
     runs = [run for arm in arms or sources.baseline_arms(sweep) for run in sources.runs_of(arm, sweep)]
-    if not runs:
-        raise UsageError(f"{sweep}: no run of it is finished yet")
-    return draw(runs, directory, names=names, **options)
+    whole = [run for run in runs if run.has_checkpoint(None)]
+    for gone in [run.label for run in runs if run not in whole] if whole else []:
+        print(f"mmctl: attention-distribution: {gone} has no checkpoint left and is left out", file=sys.stderr)
+    if not whole:
+        raise UsageError(f"{sweep}: {'no run of it has a checkpoint left' if runs else 'no run of it is finished yet'}")
+    return draw(whole, directory, names=names, **options)
 
 
 def _about_attention(results: Mapping[str, Any]) -> list[dict[str, Any]]:

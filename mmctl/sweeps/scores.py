@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mmctl.errors import MmctlError
 from mmctl.evaluation.changes import Changes
 
 if TYPE_CHECKING:
@@ -46,7 +48,11 @@ def read(run: RunFolder, config: Config, changes: Changes) -> dict[str, Number]:
     from mmctl.evaluation import find_evaluation, reported
 
     for suite in reported(config, changes):
-        found = find_evaluation(run, config, suite, changes)
+        try:
+            found = find_evaluation(run, config, suite, changes)
+        except MmctlError as error:  # one file of one run must not keep a whole sweep from being reported
+            print(f"mmctl: {error}; the scores of {run.label} in it count as missing", file=sys.stderr)
+            continue
         if found is None:
             continue
         stem, evaluation = found

@@ -164,7 +164,9 @@ def test_many_configurations_stand_in_rows_of_panels_as_large_as_each_others():
 
 
 @pytest.mark.parametrize("metric", ["attention/flatness-far@1x", "recall/accuracy@1x"])
-def test_a_sweep_about_attention_shows_all_its_arms_and_another_one_run_a_model(root, tmp_path, monkeypatch, metric):
+def test_a_sweep_about_attention_shows_all_its_arms_and_another_one_run_a_model(
+    root, tmp_path, monkeypatch, capsys, metric
+):
     from mmctl.sweeps.results import SCHEMA
 
     paths = {name: str(RunFolder.find(root, name).path) for name in ("mosaic-v2", "transformer")}
@@ -191,6 +193,14 @@ def test_a_sweep_about_attention_shows_all_its_arms_and_another_one_run_a_model(
         else ["transformer"] * 2 + ["mosaic-v2"] * 2
     )
     assert drawn["names"] == ({"a": "the v2", "b": "the rope", "c": "the fixed"} if about else {})
+    monkeypatch.setattr(RunFolder, "has_checkpoint", lambda run, step: run.name == "transformer")
+    capsys.readouterr()
+    ad.draw_sweep(sweep, tmp_path)  # what has no checkpoint left is named, and keeps nothing else from being drawn
+    assert {run.name for run in drawn["runs"]} == {"transformer"}
+    assert capsys.readouterr().err.count(" has no checkpoint left") == models.count("mosaic-v2")
+    monkeypatch.setattr(RunFolder, "has_checkpoint", lambda run, step: False)
+    with pytest.raises(UsageError, match="no run of it has a checkpoint left"):
+        ad.draw_sweep(sweep, tmp_path)
     other = [{**results["ablations"][0], "claims": [{"metric": "train_loss"}]}]
     assert (ad.shows(results) != ad.shows({"ablations": other})) == about
 

@@ -11,7 +11,7 @@ from fake_runs import evaluation, result
 
 from mmctl.evaluation.changes import AS_TRAINED
 from mmctl.runs import RunFolder
-from mmctl.sweeps import evaluating, session
+from mmctl.sweeps import evaluating, scores, session
 from mmctl.sweeps.todo import Options, idle
 
 
@@ -55,3 +55,23 @@ def test_those_with_a_checkpoint_are_made_again_and_the_others_are_not(
     said = capsys.readouterr().out
     assert again in said.replace("\n", " ")
     assert said.count("finished, to evaluate") == 1
+
+
+@pytest.mark.parametrize("content", ['{"scored": "x"', "", '{"scores": {}, "scored": "x"}'])
+def test_one_damaged_evaluation_keeps_nothing_else_from_the_report(
+    finished: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    one, *others = (RunFolder.locate(tmp_path, run.config) for run in finished.runs())
+    assert one is not None
+    before = scores.read(one, one.config(), AS_TRAINED)
+    (one.path / "eval" / "in-context.json").write_text(content)
+    left = scores.read(one, one.config(), AS_TRAINED)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert str(one.path / "eval" / "in-context.json") in told
+    lost = {name for name in before if before[name].source == "eval/in-context.json"}
+    assert set(before) - set(left) == lost != set()
+    for other in others:
+        assert other is not None
+        assert set(scores.read(other, other.config(), AS_TRAINED)) == set(before)
+    assert capsys.readouterr().err == ""
