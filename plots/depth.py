@@ -62,17 +62,16 @@ def collect(runs: Sequence[RunFolder], tasks: Sequence[str] = ()) -> list[Cell]:
                         key not in found or score["n"] > found[key].n
                     ):  # of several evaluations, the one with most examples
                         found[key] = Cell(*key, score["value"], interval, score["n"])
+    if not found:
+        raise UsageError(
+            f"{', '.join(run.label for run in runs)}: no scores by depth (suite ruler, task passkey); "
+            + sources.to_score(runs[0], "passkey")
+        )
     known = sorted({cell.task for cell in found.values()})
     for task in tasks:
         if task not in known:
             raise UsageError(f'--task "{task}": no run has scores of it by depth{nearest(task, known, "tasks")}')
-    cells = [cell for cell in found.values() if not tasks or cell.task in tasks]
-    if not cells:
-        raise UsageError(
-            f"{', '.join(run.label for run in runs)}: no scores by depth (suite ruler, task passkey); first "
-            f"mmctl eval {sources.typed(runs[0])} --tasks passkey"
-        )
-    return cells
+    return [cell for cell in found.values() if not tasks or cell.task in tasks]
 
 
 def plot(cells: Sequence[Cell]) -> Figure:

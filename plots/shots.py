@@ -64,8 +64,10 @@ def collect(runs: Sequence[RunFolder], tasks: Sequence[str] = ()) -> list[Point]
                         notes.get(f"{match['task']}@{multiple}x") or notes.get(match["task"].partition("-")[0]) or {}
                     )
                     found.add(run.label, match, score["value"], score, about.get("chance"))
-    names = ", ".join(run.label for run in runs)
-    return found.points(tasks, f"{names}: no scores by shots; first mmctl eval {sources.typed(runs[0])} --tasks icl")
+    if not found.found:
+        names = ", ".join(run.label for run in runs)
+        raise UsageError(f"{names}: no scores by shots; {sources.to_score(runs[0], 'icl')}")
+    return found.points(tasks)
 
 
 def collect_sweep(sweep: Path, tasks: Sequence[str] = ()) -> list[Point]:
@@ -77,7 +79,9 @@ def collect_sweep(sweep: Path, tasks: Sequence[str] = ()) -> list[Point]:
             match = EPISODES.fullmatch(name)
             if match is not None and not changed(arm["evaluate"]):
                 found.add(arm["shown"], match, score["mean"], score, score["chance"])
-    return found.points(tasks, f"{sweep}: no scores by shots (tasks icl or intents, suite in-context)")
+    if not found.found:
+        raise UsageError(f"{sweep}: no scores by shots (tasks icl or intents, suite in-context)")
+    return found.points(tasks)
 
 
 class _Longest:
@@ -98,16 +102,14 @@ class _Longest:
             interval = score["interval"] and (score["interval"][0], score["interval"][1])
             self.found[key] = multiple, Point(*key, value, interval, score["n"], chance)
 
-    def points(self, tasks: Sequence[str], nothing: str) -> list[Point]:
-        """Those of `tasks` (none named: all), in order. UsageError for an unknown task, and `nothing` for none."""
+    def points(self, tasks: Sequence[str]) -> list[Point]:
+        """Those of `tasks` (none named: all), in order. UsageError for an unknown task."""
         points = [replace(point, seen=self.seen.get(point.task)) for _, point in self.found.values()]
         known = sorted({p.task for p in points})
         for task in tasks:
             if task not in known:
                 raise UsageError(f'--task "{task}": no run has scores of it by shots{nearest(task, known, "tasks")}')
         points = [p for p in points if not tasks or p.task in tasks]
-        if not points:
-            raise UsageError(nothing)
         return sorted(points, key=lambda p: (p.task, p.run, p.shots))
 
 

@@ -77,6 +77,21 @@ def typed(run: RunFolder) -> str:
     return run.label if run.path.parent.parent == runs_root() else shlex.quote(str(run.path))
 
 
+def to_score(run: RunFolder, task: str) -> str:
+    """What makes scores of `task` for a run, also one not trained on it: the command as typed, or why none does."""
+    from mmctl.data import build_task
+
+    config = run.config()
+    try:
+        source = build_task(task, config.data)
+        reasons = [source.unavailable(times * config.data.length, "held-out") for times in config.evaluation.lengths]
+    except UsageError as error:
+        reasons = [str(error)]
+    if reasons and all(reasons):
+        return f"task {task} cannot be measured on it: {reasons[-1]}"
+    return f"first mmctl eval {typed(run)} --tasks {task}"
+
+
 def run_of(arm: Mapping[str, Any], sweep: Path, seed: str | None = None) -> RunFolder | None:
     """The finished run behind an arm: that of `seed`, or of the first seed that has one. None when there is none."""
     from mmctl.runs import RunFolder

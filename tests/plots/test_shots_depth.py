@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mmctl.config import load
 from mmctl.errors import UsageError
 from mmctl.plots import depth, shots
 from mmctl.sweeps.results import SCHEMA
@@ -23,7 +24,9 @@ def score(value: float, n: int = 10) -> dict[str, Any]:
 
 def run(label: str, *evaluations: dict[str, Any]) -> Any:
     made = {str(i): {"changes": {}, "settings": {}, "tasks": {}} | e for i, e in enumerate(evaluations)}
-    return SimpleNamespace(label=label, path=Path("/runs/x-01234567/seed0"), evaluations=lambda: made)
+    return SimpleNamespace(
+        label=label, path=Path("/runs/x-01234567/seed0"), config=lambda: load("lab", []), evaluations=lambda: made
+    )
 
 
 EPISODES = {
@@ -157,3 +160,18 @@ def test_what_is_said_to_make_the_scores_makes_them_as_typed(
         assert typed(*draw) == ""
         for made in own_root.glob("mosaic-v2-*/seed0/eval/*"):  # so that the next is refused again
             made.unlink()
+
+
+@pytest.mark.parametrize(
+    ("figure", "task", "words", "why"),
+    [
+        (shots, "icl", ["data.mixture={stream: 1}", "data.vocabulary=32"], "needs data.vocabulary"),
+        (depth, "passkey", ["data.length=64", "evaluation.lengths=[1]"], "needs at least"),
+    ],
+    ids=["shots", "depth"],
+)
+def test_a_run_that_can_never_have_the_scores_is_told_so(figure: Any, task: str, words: list[str], why: str) -> None:
+    one = run("a")
+    one.config = lambda: load("smoke", words)
+    with pytest.raises(UsageError, match=f"task {task} cannot be measured on it: .*{why}"):
+        figure.collect([one])
