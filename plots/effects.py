@@ -96,7 +96,21 @@ def collect(sweep: Path, ablations: Sequence[str] = ()) -> list[Effect]:
     return found
 
 
-def plot(found: Sequence[Effect], note: str = "") -> Figure:
+def left_out(sweep: Path, ablations: Sequence[str] = ()) -> str:
+    """How many claims have no row in the figure, why, and where they are read; empty where all have one."""
+    claims = [c for ablation in grid.ablations(sources.read_results(sweep), ablations) for c in ablation["claims"]]
+    of_range = sum(claim["control"] is None for claim in claims)
+    unmeasured = sum(claim["control"] is not None and claim["difference"] is None for claim in claims)
+    parts = [
+        *([f"{of_range} of one arm's value or range, not of a difference"] if of_range else []),
+        *([f"{unmeasured} not measured"] if unmeasured else []),
+    ]
+    if not parts:
+        return ""
+    return f"{of_range + unmeasured} of {len(claims)} claims not drawn ({'; '.join(parts)}): the report has them"
+
+
+def plot(found: Sequence[Effect], *notes: str) -> Figure:
     """A panel a unit, a row a claim: ours with its interval, the margin as a grey bar, the published effect hollow."""
     units = list(dict.fromkeys(e.unit for e in found))
     groups = [[e for e in found if e.unit == unit] for unit in units]
@@ -110,7 +124,7 @@ def plot(found: Sequence[Effect], note: str = "") -> Figure:
             stretched = f", logarithmic beyond ±{LINEAR:g}" if panel.get_xscale() == "symlog" else ""
             panel.set_xlabel(f"difference, treatment − control ({unit or 'no unit'}{stretched})", fontsize=7.5)
         _legend(drawn, published=any(e.published is not None for e in found))
-        style.note(drawn, note, about)
+        style.note(drawn, *notes, about)
     return drawn
 
 
@@ -188,7 +202,7 @@ def draw(sweep: Path, directory: Path, ablations: Sequence[str] = ()) -> dict[st
     """Collect, draw and save the figure of a sweep. Returns the paths by kind."""
     found = collect(sweep, ablations)
     return style.save(
-        plot(found, f"sweep {sweep.name}"),
+        plot(found, f"sweep {sweep.name}", left_out(sweep, ablations)),
         directory,
         style.slug("-".join(["effects", *ablations])),
         rows(found),

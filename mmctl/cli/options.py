@@ -115,6 +115,27 @@ def with_json_paths(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_option(command, "as_json", Json, False, listing)
 
 
+FILES = (".png", ".pdf", ".csv", ".json")
+"""What a figure's files end in."""
+
+
+def into_a_folder(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command whose --out, if it has one, is a folder: a name that a figure's file would have is refused."""
+
+    @functools.wraps(command)
+    def checked(*positional: Any, **named: Any) -> Any:
+        out = named.get("out")
+        if out is not None and Path(out).suffix.lower() in FILES:
+            from mmctl.errors import UsageError
+
+            raise UsageError(
+                f"--out {out}: takes a folder, in which the figure's files are made, such as {Path(out).stem}"
+            )
+        return command(*positional, **named)
+
+    return checked
+
+
 def _with_option(
     command: Callable[..., Any],
     name: str,

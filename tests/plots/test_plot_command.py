@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from mmctl.cli import bench
 from mmctl.cli.plot import app
 from mmctl.errors import UsageError
-from mmctl.plots import sources
+from mmctl.plots import FIGURES, sources
 
 
 def run(*words: object):
@@ -41,6 +42,17 @@ def test_without_names_the_newest_sweep_is_drawn_into_its_folder(own_root, own_s
         "attention-distribution-transformer-mosaic-v2-t64.png",
         "flops-accuracy-icl-accuracy-last-quarter-1x-executed.png",
     }
+
+
+@pytest.mark.parametrize("suffix", [".png", ".PDF", ".csv", ".json"])
+def test_a_file_is_no_folder_for_any_figure(tmp_path, suffix):
+    """Before anything is read: no folder called x.png is left behind, nor anything else."""
+    for figure in FIGURES:
+        with pytest.raises(UsageError, match=rf"--out .*x\{suffix}: takes a folder.* such as x$"):
+            run(figure, "some-run", "--out", tmp_path / f"x{suffix}")
+    with pytest.raises(UsageError, match="takes a folder"):
+        CliRunner().invoke(bench.app, ["kernels", "--out", f"x{suffix}"], catch_exceptions=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_help_names_every_figure_and_a_mistyped_one_gets_the_nearest(root):

@@ -165,7 +165,7 @@ def test_what_is_said_to_make_the_scores_makes_them_as_typed(
 @pytest.mark.parametrize(
     ("figure", "task", "words", "why"),
     [
-        (shots, "icl", ["data.mixture={stream: 1}", "data.vocabulary=32"], "needs data.vocabulary"),
+        (shots, "icl", ["data.mixture={text: 1}", "data.vocabulary=256"], "needs data.vocabulary"),
         (depth, "passkey", ["data.length=64", "evaluation.lengths=[1]"], "needs at least"),
     ],
     ids=["shots", "depth"],

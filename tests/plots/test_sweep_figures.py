@@ -40,6 +40,36 @@ def test_effects_are_the_claims_of_a_difference_in_panels_by_unit(sweep, tmp_pat
     assert rows[1]["both_at_chance"] == "False"
 
 
+@pytest.mark.parametrize(
+    ("ablation", "says"),
+    [
+        (
+            [],
+            "2 of 5 claims not drawn (1 of one arm's value or range, not of a difference; 1 not measured): the report",
+        ),
+        (["bandwidth"], "1 of 2 claims not drawn (1 of one arm's value or range, not of a difference): the report"),
+        (["transformer-masks"], "1 of 3 claims not drawn (1 not measured): the report"),
+    ],
+    ids=["all", "range", "unmeasured"],
+)
+def test_effects_say_how_many_claims_they_do_not_show(sweep, tmp_path, monkeypatch, ablation, says):
+    drawn = []
+    monkeypatch.setattr(style, "save", lambda figure, *rest, **named: drawn.append(figure))
+    effects.draw(sweep, tmp_path, ablation)
+    assert says in drawn[0].get_suptitle().replace("\n", " ")
+    shown = sum(len(axes.get_yticklabels()) for axes in drawn[0].axes)
+    left, _, total = says.partition(" claims")[0].partition(" of ")
+    assert shown + int(left) == int(total)
+
+
+def test_effects_that_show_every_claim_say_nothing_of_others(own_sweep):
+    results = json.loads((own_sweep / "results.json").read_text())
+    for ablation in results["ablations"]:
+        ablation["claims"] = [c for c in ablation["claims"] if c["control"] and c["difference"]]
+    (own_sweep / "results.json").write_text(json.dumps(results))
+    assert effects.left_out(own_sweep) == ""
+
+
 def test_a_narrow_panel_is_linear(sweep):
     figure = effects.plot([e for e in effects.collect(sweep) if e.claim != "icl"])
     assert {axes.get_xscale() for axes in figure.axes} == {"linear"}
