@@ -166,10 +166,8 @@ def attend(model: Any, config: Config, device: Any = "cpu", settings: Any = None
     content = build_task(task, config.data).fingerprint()
     for multiple in settings.lengths:
         length = multiple * config.data.length
-        if peak_begin(length, settings.attention) < 2:  # all would lie near, whatever the model
-            skipped[f"{ATTENTION}@{multiple}x"] = (
-                f"evaluation.attention={settings.attention} leaves nothing far in {length} tokens"
-            )
+        if why := nothing_far(length, settings.attention):
+            skipped[f"{ATTENTION}@{multiple}x"] = why
             continue
         try:
             tokens = held_out(config, task, settings.examples, length, settings.seed)
@@ -218,8 +216,19 @@ def far_memory(memories: Sequence[str]) -> str | None:
     return next((name for name in FAR if name in memories), None)
 
 
-def score_names(memories: Sequence[str], window: int | None, near: int) -> list[str]:
-    """Names of the scores of a model with these memories. A window that ends within `near` leaves nothing far."""
-    far = [name for name in memories if name not in SHORT or (window or 0) > near + 1]
+def nothing_far(length: int, near: int) -> str | None:
+    """Why nothing is a score at `length` tokens, whatever the model: all positions lie near. None where some are far."""
+    return (
+        f"evaluation.attention={near} leaves nothing far in {length} tokens" if peak_begin(length, near) < 2 else None
+    )
+
+
+def score_names(memories: Sequence[str], window: int | None, near: int, length: int) -> list[str]:
+    """Names of the scores at `length` tokens of a model with these memories; none where all of them lie near. Neither
+    does a window that ends within `near` leave anything far; attention's holds the query itself, a mosaic's does not."""
+    if nothing_far(length, near):
+        return []
+    seen = {name: (window or 0) - name.startswith("attention") for name in SHORT}
+    far = [name for name in memories if name not in SHORT or seen[name] > near + 1]
     names = [*(f"flatness-{name}" for name in far), *(f"peak-mass-{name}" for name in memories), "peak-mass"]
     return [*names, "flatness-far"] if far_memory(memories) else names

@@ -73,6 +73,8 @@ def check(
     typed: keys the user overrides. One that changes what is measured (data.mixture, evaluation.*) may leave a claim
     unmeasured, which is then reported as not run; a name that no task has is an error all the same.
     """
+    from mmctl.evaluation.attention import nothing_far
+
     dropped = any(key == "data.mixture" or key.startswith(("data.mixture.", "evaluation.")) for key in typed)
     compared = [a for a in (claim.treatment, claim.control) if a is not None]
     for arm in dict.fromkeys(m for a in compared for m in (a, *members.get(a, ())) if m in arms):
@@ -88,6 +90,12 @@ def check(
         left_out = score is not None and score["task"] not in asked  # a profile of text alone
         if (dropped or left_out) and _could_be(claim.metric, config):
             continue
+        if (
+            score is not None
+            and score["task"] == ATTENTION
+            and (why := nothing_far(int(score["multiple"]) * config.data.length, config.evaluation.attention))
+        ):
+            raise UsageError(f'{where}.metric: "{claim.metric}": no such metric of arm {arm}: {why}')
         layers = "no such metric by layer" if claim.each and claim.metric in valid else "no such metric"
         raise UsageError(
             f'{where}.metric: "{claim.metric}": {layers} of arm {arm}{nearest(claim.metric, valid, "such as")}'
@@ -118,9 +126,7 @@ def _valid(config: Config, metric: str) -> list[str]:
     from mmctl.evaluation.suites import suite_tasks
 
     if config.evaluation.attention:
-        names += [
-            f"{ATTENTION}/{score}@{k}x" for k in config.evaluation.lengths for score in _scores(ATTENTION, config)
-        ]
+        names += attention_scores(config)
     measured = {task for suite in config.evaluation.suites for task in suite_tasks(suite)}
     for task in tasks:
         if task in measured:
@@ -132,6 +138,8 @@ def _valid(config: Config, metric: str) -> list[str]:
 def _could_be(metric: str, config: Config) -> bool:
     """Whether the metric's task, scored as this configuration would score it, has a score of that name."""
     parts = SCORE.fullmatch(metric)
+    if parts is not None and parts["task"] == ATTENTION:
+        return metric in attention_scores(config, [int(parts["multiple"])])
     try:
         return parts is not None and parts["score"] in _scores(parts["task"], config)
     except UsageError:  # the task does not fit this configuration, which does not train on it either
@@ -139,14 +147,13 @@ def _could_be(metric: str, config: Config) -> bool:
 
 
 def _scores(task: str, config: Config) -> list[str]:
-    """Names of a task's scores: they depend on the task and the length alone, so one held-out sequence tells them. Those
-    of ATTENTION depend on the model's memories, which a narrow one of a layer has too."""
-    if task == ATTENTION:
-        return _of_attention(config)
+    """Names of a task's scores: they depend on the task and the length alone, so one held-out sequence tells them."""
     return list(_asked(task, _Key(config.data)))
 
 
-def _of_attention(config: Config) -> list[str]:
+def attention_scores(config: Config, multiples: Iterable[int] | None = None) -> list[str]:
+    """Names of the scores of ATTENTION at these multiples of the training length (default: those that are evaluated).
+    They depend on the model's memories, which a narrow one of a layer has too, and on what a length leaves far."""
     import torch
 
     from mmctl import models
@@ -158,7 +165,12 @@ def _of_attention(config: Config) -> list[str]:
     except UsageError:  # it has none
         return []
     memories = [name.partition("/")[2] for name in weights]
-    return score_names(memories, getattr(config.model, "window", None), config.evaluation.attention)
+    window, near = getattr(config.model, "window", None), config.evaluation.attention
+    return [
+        f"{ATTENTION}/{score}@{k}x"
+        for k in (config.evaluation.lengths if multiples is None else multiples)
+        for score in score_names(memories, window, near, k * config.data.length)
+    ]
 
 
 class _Key:

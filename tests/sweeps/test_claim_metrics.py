@@ -113,6 +113,18 @@ def test_attention_is_a_metric_where_it_is_measured(plan_of) -> None:
         assert says in str(caught.value)
 
 
+@pytest.mark.parametrize(("near", "times"), [(62, 1), (63, 1), (5000, 1), (126, 2)])
+def test_attention_is_no_metric_at_a_length_where_everything_is_near(plan_of, near: int, times: int) -> None:
+    """Else its claim would be found not run when all runs are done."""
+    overrides = ("data.length=64", "evaluation.lengths=[1,2,4]", f"evaluation.attention={near}")
+    about = compared(f"attention/peak-mass@{times}x", "treatment: a, control: t")
+    with pytest.raises(UsageError) as caught:
+        plan_of(about, overrides=overrides)
+    assert f"evaluation.attention={near} leaves nothing far in {64 * times} tokens" in str(caught.value)
+    if near < 5000:
+        assert plan_of(about.replace(f"@{times}x", f"@{2 * times}x"), overrides=overrides)
+
+
 def test_an_ablation_may_ask_for_attention_and_every_cell_is_measured_alike(make_plan) -> None:
     made = make_plan(["attention"], seeds=[0])
     assert {(c.config.evaluation.attention, c.config.data.length) for c in made.cells.values()} == {(128, 512)}
