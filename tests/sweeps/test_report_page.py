@@ -225,14 +225,28 @@ def test_results_of_an_unknown_form_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_cell_of_a_card_names_its_column(tmp_path: Path) -> None:
-    """What a phone shows before each cell is the head of the cell's own column; tables too wide for that have none."""
-    for columns in (2, as_html.CARDS, as_html.CARDS + 1):
+    """What a phone shows before each cell is the head of the cell's own column; tables too wide for that have none, but
+    of records however many."""
+    for columns, records in ((2, False), (as_html.CARDS, False), (as_html.CARDS + 1, False), (2 * as_html.CARDS, True)):
         head = [doc.Code(f"column {place}") if place % 2 else f"column {place}" for place in range(columns)]
         rows = [[f"cell {row}.{place}" for place in range(columns)] for row in range(2)]
-        page = as_html.html(doc.Document("t", [doc.Table("about", head, rows)]), tmp_path)
+        page = as_html.html(doc.Document("t", [doc.Table("about", head, rows, records)]), tmp_path)
         labels = re.findall(r'<td data-label="column (\d+)">cell \d\.(\d+)</td>', page)
-        assert len(labels) == (2 * (columns - 1) if columns <= as_html.CARDS else 0)
+        assert len(labels) == (2 * (columns - 1) if records or columns <= as_html.CARDS else 0)
         assert all(label == place for label, place in labels)
+
+
+SHARES = """Math.min(...[...document.querySelectorAll('.scroll')].flatMap(box => [...box.querySelectorAll('tbody tr')].map(
+  row => {
+    const end = box.getBoundingClientRect().right, height = row.getBoundingClientRect().height
+    const seen = [...row.children].filter(cell => cell.getBoundingClientRect().right <= end + 1).map(cell => {
+      const text = document.createRange()
+      text.selectNodeContents(cell)
+      return text.getBoundingClientRect()
+    }).filter(found => found.height)
+    return (Math.max(...seen.map(f => f.bottom)) - Math.min(...seen.map(f => f.top))) / height
+  })))"""
+"""Least share of a row's height that is taken by the cells one sees before scrolling sideways."""
 
 
 @pytest.mark.skipif(browser.found() is None, reason="no Chromium or Chrome is installed")
@@ -242,7 +256,12 @@ def test_a_real_browser_shows_report_and_scoreboard(hostile: tuple[dict[str, Any
     results, folder = hostile
     made = scoreboard.document(board(tmp_path, {}, results=results), "mmctl report --all")
     (tmp_path / "scoreboard.html").write_text(as_html.html(made, tmp_path), encoding="utf-8")
-    pages = [folder / "report.html", tmp_path / "scoreboard.html"]
+    head = ["metric", "unit", *(f"arm {place}" for place in range(as_html.CARDS + 3))]
+    number = ["x/accuracy@1x", "nats", *["0.8123 ± 0.0123 [0.7123, 0.9123]"] * (len(head) - 2)]
+    long = ["an arm", "1", *["compared in many words with another one"] * (len(head) - 2)]
+    wide = [doc.Table("scores", head, [number]), doc.Table("arms", head, [long], records=True)]
+    (tmp_path / "wide.html").write_text(as_html.html(doc.Document("wide", wide), tmp_path), encoding="utf-8")
+    pages = [folder / "report.html", tmp_path / "scoreboard.html", tmp_path / "wide.html"]
     shown = browser.Browser(str(browser.found()), tmp_path / "profile")
     try:
         for page in pages:
@@ -253,6 +272,7 @@ def test_a_real_browser_shows_report_and_scoreboard(hostile: tuple[dict[str, Any
                 narrow = "[...document.querySelectorAll('.scroll')].filter(e => e.querySelector('.cards'))"
                 assert shown.ask(f"{narrow}.length") > 0
                 assert width > 600 or shown.ask(f"{narrow}.every(e => e.scrollWidth <= e.clientWidth)")
+                assert shown.ask(SHARES) >= 0.4  # a row is not mostly empty where it is looked at first
                 assert shown.ask("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
                 assert shown.ask("document.images.length") == (2 if page == pages[0] else 0)
             paper = "getComputedStyle(document.body).backgroundColor"

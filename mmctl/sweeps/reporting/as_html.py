@@ -22,7 +22,7 @@ from mmctl.sweeps.reporting.words import SIGNS, tone
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 CARDS = 6
-"""Columns a table may have to be shown as cards on a phone."""
+"""Columns a table may have to be shown as cards on a phone, unless its rows are records."""
 
 
 def html(document: doc.Document, base: Path) -> str:
@@ -114,9 +114,9 @@ class _Writer:
                 self._inline(SubElement(listed, "dd"), one)
 
     def _table(self, parent: Element, block: doc.Table) -> None:
-        """On a phone a table of few columns becomes a card a row, each cell after its column's name; wider ones
-        scroll."""
-        about, cards = visible(block.about), len(block.head) <= CARDS
+        """On a phone a table of few columns, or of records, becomes a card a row, each cell after its column's name; wider
+        ones scroll."""
+        about, cards = visible(block.about), block.records or len(block.head) <= CARDS
         box = SubElement(parent, "div", {"class": "scroll", "role": "region", "tabindex": "0", "aria-label": about})
         table = SubElement(box, "table", {"class": "cards"} if cards else {})
         SubElement(table, "caption").text = about

@@ -99,11 +99,14 @@ class Fields:
 
 @dataclass(frozen=True)
 class Table:
-    """`about` names the table for those who cannot see where it stands. The first column heads its row."""
+    """`about` names the table for those who cannot see where it stands. The first column heads its row.
+
+    records: whether a row is read by itself, as what is known of one thing, more than it is compared with the others."""
 
     about: str
     head: Sequence[Text]
     rows: Sequence[Sequence[Text]]
+    records: bool = False
 
 
 @dataclass(frozen=True)

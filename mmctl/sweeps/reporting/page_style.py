@@ -45,12 +45,14 @@ figcaption { color: var(--soft); font-size: .875rem; margin-top: .3rem; }
 .verdict.open { color: var(--open); }
 .verdict.none { color: var(--none); }
 @media (max-width: 34rem) { dl { grid-template-columns: 1fr; gap: 0; } dt, dd { grid-column: 1; }
-  dd { margin-bottom: .4rem; } body { padding: .75rem; } tbody th { width: 9.5rem; } table { max-width: 46rem; } }
+  dd { margin-bottom: .4rem; } body { padding: .75rem; } tbody th { width: 9.5rem; } table { max-width: none; }
+  td { max-width: 18rem; } }
 @media screen and (max-width: 34rem) { .cards { width: 100%; max-width: 100%; }
   .cards thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-  .cards, .cards tbody, .cards tr, .cards tbody th, .cards td { display: block; min-width: 0; width: auto; }
+  .cards, .cards tbody, .cards tr, .cards tbody th, .cards td { display: block; min-width: 0; width: auto; max-width: 100%; }
   .cards tr { border-bottom: 1px solid var(--line); padding: .4rem 0; } .cards tbody tr:last-child { border-bottom: 0; }
   .cards th, .cards td { border-bottom: 0; padding: .1rem .6rem; overflow-wrap: anywhere; }
+  .cards tbody th { font-weight: 600; }
   .cards td:empty { display: none; }
   .cards td::before { content: attr(data-label) ": "; color: var(--soft); } }
 @media print {

@@ -152,7 +152,8 @@ def _costs(ablation: Mapping[str, Any]) -> Table:
     head = ["arm", "parameters", f"FLOPs/token at {context} (published)", f"FLOPs/token at {context} (executed)"]
     head += ["training tokens", "training FLOPs a run (executed)"]
     m = ["m in training; at evaluation (tokens)"] if ranged else []
-    return Table(f"{ablation['name']}: arms", [*head, *m, "wall time a run (mean)", "runs", "compared"], rows)
+    head += [*m, "wall time a run (mean)", "runs", "compared"]
+    return Table(f"{ablation['name']}: arms", head, rows, records=True)
 
 
 def _added(cost: Mapping[str, Any]) -> str:
