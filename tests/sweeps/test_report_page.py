@@ -256,9 +256,9 @@ def test_a_real_browser_shows_report_and_scoreboard(hostile: tuple[dict[str, Any
     results, folder = hostile
     made = scoreboard.document(board(tmp_path, {}, results=results), "mmctl report --all")
     (tmp_path / "scoreboard.html").write_text(as_html.html(made, tmp_path), encoding="utf-8")
-    head = ["metric", "unit", *(f"arm {place}" for place in range(as_html.CARDS + 3))]
-    number = ["x/accuracy@1x", "nats", *["0.8123 ± 0.0123 [0.7123, 0.9123]"] * (len(head) - 2)]
-    long = ["an arm", "1", *["compared in many words with another one"] * (len(head) - 2)]
+    head = ["metric", "unit", "chance", *(f"arm {place}" for place in range(as_html.CARDS + 3))]
+    number = ["x/accuracy@1x", "nats", "none", *["0.8123 ± 0.0123 [0.7123, 0.9123]"] * (len(head) - 3)]
+    long = ["an arm", "1", "2", *["compared in many words with another one"] * (len(head) - 3)]
     wide = [doc.Table("scores", head, [number]), doc.Table("arms", head, [long], records=True)]
     (tmp_path / "wide.html").write_text(as_html.html(doc.Document("wide", wide), tmp_path), encoding="utf-8")
     pages = [folder / "report.html", tmp_path / "scoreboard.html", tmp_path / "wide.html"]
