@@ -119,10 +119,7 @@ def evaluate(
     else:
         named = named or suites_of(picked)
         for name in named:
-            if name not in (
-                *SUITES,
-                ATTENTION,
-            ):  # a wrong name is said before the model is loaded, beside all there are
+            if name not in (*SUITES, ATTENTION):  # said before the model is loaded, beside all there are
                 known = [*SUITES, ATTENTION, *published.SUITES]
                 raise UsageError(f'suite "{name}": no such suite{nearest(name, known, "suites")}')
         check_tasks(picked, named)
